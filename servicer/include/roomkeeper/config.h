@@ -1,0 +1,106 @@
+/* The configuration: one table of keys, the same for the YAML file, the `--room-…` flags and the
+ * reference in docs/configuration.md. Flags win over the file, the file over defaults.
+ *
+ * A key `wait_seconds` is `wait_seconds: 30` in the file and `--room-wait-seconds 30` on the command line
+ * (only `rooms` is `--rooms`). Every error is one line that says what, which value, what limit, what to do.
+ */
+#ifndef ROOMKEEPER_CONFIG_H
+#define ROOMKEEPER_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "roomkeeper/export.h"
+
+typedef enum rk_key_type {
+    RK_KEY_BOOL,   /* on|off, true|false, yes|no, 1|0 */
+    RK_KEY_INT,    /* int64_t, within min..max */
+    RK_KEY_NUMBER, /* double, within min..max */
+    RK_KEY_CHOICE, /* one of `choices`, separated by '|'; stored as text */
+    RK_KEY_TEXT,   /* any UTF-8 line */
+} rk_key_type;
+
+/* X(TYPE, name, default, min, max, choices, unit, help)
+ * -1 for an int that allows it means "work it out", as its help says. */
+#define RK_CONFIG_KEYS(X)                                                                                    \
+    X(BOOL, rooms, true, 0, 1, "", "",                                                                       \
+      "keep rooms: gate by the window, hold, refuse; off serves the engine as it is")                        \
+    X(BOOL, gate_aggregated, false, 0, 1, "", "", "gate by the window in an aggregated worker too")          \
+    X(BOOL, report_window, true, 0, 1, "", "", "report the window to gateways (GetServerInfo, GetLoads)")    \
+    X(INT, window, -1, -1, 1000000, "", "slots",                                                             \
+      "running window per rank; -1: the engine's max_num_seqs share")                                        \
+    X(INT, waiting, -1, -1, 1000000, "", "rooms",                                                            \
+      "places in line per rank; 0: refuse at the window; -1: max(64, 16 x window)")                          \
+    X(INT, held, 1024, 0, 1000000, "", "rooms", "prefill legs held for their decode at a time")              \
+    X(NUMBER, wait_seconds, 30, 0.001, 86400, "", "s", "a leg waits in line at most so long")                \
+    X(INT, announce_ms, 500, 0, 60000, "", "ms",                                                             \
+      "a prefill leg waits so long for its decode's announcement")                                           \
+    X(NUMBER, twin_seconds, 10, 0.001, 3600, "", "s", "a linked leg waits so long for its twin to arrive")   \
+    X(NUMBER, handoff_seconds, 30, 0.001, 3600, "", "s",                                                     \
+      "a cancelled decode keeps its slot so long for its KV before the engine is told")                      \
+    X(NUMBER, transfer_seconds, 300, 0.001, 86400, "", "s",                                                  \
+      "the engine's own transfer deadline: a slot without proof is free then")                               \
+    X(NUMBER, tombstone_seconds, 60, 0.001, 3600, "", "s",                                                   \
+      "a dead room is remembered so long for the leg that comes late")                                       \
+    X(INT, kv_tokens, -1, -1, 1000000000000, "", "tokens",                                                   \
+      "KV tokens per rank to gate by; 0: do not; -1: the engine's max_total_num_tokens")                     \
+    X(INT, reserve_tokens, -1, -1, 1000000, "", "tokens",                                                    \
+      "KV tokens per room besides its prompt; -1: one page")                                                 \
+    X(NUMBER, stall_seconds, 10, 0.05, 3600, "", "s", "no beat of the engine for so long: NOT_SERVING")      \
+    X(NUMBER, dead_seconds, 60, 0.1, 86400, "", "s", "no beat of the engine for so long: open streams end")  \
+    X(NUMBER, drain_seconds, 30, 0, 86400, "", "s", "running requests may finish so long after SIGTERM")     \
+    X(INT, pushback_ms, 500, 0, 600000, "", "ms", "grpc-retry-pushback-ms of a refusal")                     \
+    X(INT, backlog_bytes, 4194304, 4096, 1073741824, "", "bytes",                                            \
+      "output a stream may leave unread before it is ended")                                                 \
+    X(INT, max_message_bytes, -1, -1, 2147483647, "", "bytes",                                               \
+      "message limit; -1: TOKENSPEED_GRPC_MAX_MESSAGE_BYTES, else 256 MiB")                                  \
+    X(INT, max_connections, 4096, 1, 1000000, "", "connections", "connections open at a time")               \
+    X(NUMBER, preface_seconds, 10, 0.05, 600, "", "s",                                                       \
+      "a connection that says nothing for so long is closed")                                                \
+    X(INT, pollers, 0, 0, 64, "", "threads", "threads that serve calls; 0: by the number of cores")          \
+    X(BOOL, cork, true, 0, 1, "", "", "send the outputs of one engine step as one burst (plaintext TCP)")    \
+    X(CHOICE, log_level, "info", 0, 0, "debug|info|warning|error", "", "what is logged")                     \
+    X(CHOICE, log_format, "text", 0, 0, "text|json", "", "how it is logged")
+
+#define RK_CONFIG_C_BOOL bool
+#define RK_CONFIG_C_INT int64_t
+#define RK_CONFIG_C_NUMBER double
+#define RK_CONFIG_C_CHOICE char *
+#define RK_CONFIG_C_TEXT char *
+#define RK_CONFIG_FIELD(type, name, def, min, max, choices, unit, help) RK_CONFIG_C_##type name;
+
+typedef struct rk_config {
+    RK_CONFIG_KEYS(RK_CONFIG_FIELD)
+} rk_config;
+
+typedef struct rk_key {
+    const char *name; /* as in the file */
+    rk_key_type type;
+    const char *default_text;
+    double min;
+    double max;
+    const char *choices;
+    const char *unit;
+    const char *help;
+} rk_key;
+
+#define RK_CONFIG_ERROR_MAX 512
+
+RK_API const rk_key *rk_config_keys(size_t *count); /* static */
+RK_API int rk_config_init(rk_config *config);       /* defaults; 0 or -ENOMEM */
+RK_API void rk_config_free(rk_config *config);
+RK_API int rk_config_copy(rk_config *to, const rk_config *from);
+/* One key from text. 0, or -EINVAL with one line in `error`. `where` opens the line: "--room-waiting",
+ * "rooms.yaml:3". An unknown key names the nearest valid one. */
+RK_API int rk_config_set(rk_config *config, const char *key, const char *value, const char *where,
+                         char error[RK_CONFIG_ERROR_MAX]);
+/* A YAML file: one mapping of keys to scalars. Errors name file and line. 0, -EINVAL, or -errno of reading.
+ */
+RK_API int rk_config_load(rk_config *config, const char *path, char error[RK_CONFIG_ERROR_MAX]);
+/* What no single key can show (dead_seconds below stall_seconds, …). 0 or -EINVAL. */
+RK_API int rk_config_check(const rk_config *config, char error[RK_CONFIG_ERROR_MAX]);
+/* The value of a key as text, as the file would have it; malloc'd, NULL when unknown or out of memory. */
+RK_API char *rk_config_get(const rk_config *config, const char *key);
+
+#endif
