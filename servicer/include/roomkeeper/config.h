@@ -3,7 +3,8 @@
  *
  * A key `wait_seconds` is `wait_seconds: 30` in the file and `--room-wait-seconds 30` on the command line
  * (only `rooms` is `--rooms`). Every error is one line that says what, which value, what limit, what to do.
- */
+ *
+ * A config is plain data with one owner at a time; no function here keeps anything behind its back. */
 #ifndef ROOMKEEPER_CONFIG_H
 #define ROOMKEEPER_CONFIG_H
 
@@ -21,15 +22,15 @@ typedef enum rk_key_type {
     RK_KEY_TEXT,   /* any UTF-8 line */
 } rk_key_type;
 
-/* X(TYPE, name, default, min, max, choices, unit, help)
- * -1 for an int that allows it means "work it out", as its help says. */
+/* X(TYPE, name, default, min, max, choices, unit, help): the whole of a key. docs/configuration.md is made
+ * from it. -1 for an int that allows it means "work it out", as its help says. */
 #define RK_CONFIG_KEYS(X)                                                                                    \
     X(BOOL, rooms, true, 0, 1, "", "",                                                                       \
       "keep rooms: gate by the window, hold, refuse; off serves the engine as it is")                        \
     X(BOOL, gate_aggregated, false, 0, 1, "", "", "gate by the window in an aggregated worker too")          \
     X(BOOL, report_window, true, 0, 1, "", "", "report the window to gateways (GetServerInfo, GetLoads)")    \
     X(INT, window, -1, -1, 1000000, "", "slots",                                                             \
-      "running window per rank; -1: the engine's max_num_seqs share")                                        \
+      "running window per rank; 0: unknown, nothing is gated; -1: the engine's max_num_seqs share")          \
     X(INT, waiting, -1, -1, 1000000, "", "rooms",                                                            \
       "places in line per rank; 0: refuse at the window; -1: max(64, 16 x window)")                          \
     X(INT, held, 1024, 0, 1000000, "", "rooms", "prefill legs held for their decode at a time")              \
@@ -85,20 +86,25 @@ typedef struct rk_key {
     const char *help;
 } rk_key;
 
+/* Every function with an `error` leaves one line in it when it fails (memory running out included), at most
+ * so long with its NUL, valid UTF-8 without control characters; "" when it succeeds. */
 #define RK_CONFIG_ERROR_MAX 512
 
 RK_API const rk_key *rk_config_keys(size_t *count); /* static */
-RK_API int rk_config_init(rk_config *config);       /* defaults; 0 or -ENOMEM */
-RK_API void rk_config_free(rk_config *config);
-RK_API int rk_config_copy(rk_config *to, const rk_config *from);
-/* One key from text. 0, or -EINVAL with one line in `error`. `where` opens the line: "--room-waiting",
- * "rooms.yaml:3". An unknown key names the nearest valid one. */
+RK_API int rk_config_init(rk_config *config);       /* defaults; 0 or -ENOMEM (nothing to free then) */
+RK_API void rk_config_free(rk_config *config);      /* its texts; twice is fine, NULL is fine */
+RK_API int rk_config_copy(rk_config *to, const rk_config *from); /* 0 or -ENOMEM (nothing to free then) */
+/* One key from text. 0, -EINVAL or -ENOMEM. `where` opens the error line and says how it is worded: a flag
+ * ("--room-waiting") or a place ("rooms.yaml:3"). An unknown key names the nearest valid one. After an error
+ * the config is as it was. */
 RK_API int rk_config_set(rk_config *config, const char *key, const char *value, const char *where,
                          char error[RK_CONFIG_ERROR_MAX]);
-/* A YAML file: one mapping of keys to scalars. Errors name file and line. 0, -EINVAL, or -errno of reading.
- */
+/* A YAML file: one mapping of keys to plain values, UTF-8, at most 1 MiB. Errors name file and line. 0,
+ * -EINVAL, or -errno of reading. All of it or nothing: after an error the config is as it was. Run
+ * rk_config_check when file and flags are in. */
 RK_API int rk_config_load(rk_config *config, const char *path, char error[RK_CONFIG_ERROR_MAX]);
-/* What no single key can show (dead_seconds below stall_seconds, …). 0 or -EINVAL. */
+/* What no single key can show (dead_seconds below stall_seconds, …), and every key's own limits, for a config
+ * filled in by a program. 0, -EINVAL or -ENOMEM. */
 RK_API int rk_config_check(const rk_config *config, char error[RK_CONFIG_ERROR_MAX]);
 /* The value of a key as text, as the file would have it; malloc'd, NULL when unknown or out of memory. */
 RK_API char *rk_config_get(const rk_config *config, const char *key);
