@@ -27,7 +27,11 @@ typedef struct rk_field {
     int64_t number;
 } rk_field;
 
-#define RK_FIELD_TEXT(key, value) ((rk_field){(key), (value) ? (value) : "", 0})
+static inline rk_field rk_field_text(const char *key, const char *text) {
+    return (rk_field){key, text ? text : "", 0};
+}
+
+#define RK_FIELD_TEXT(key, value) rk_field_text((key), (value))
 #define RK_FIELD_INT(key, value) ((rk_field){(key), NULL, (int64_t)(value)})
 
 /* rk_log_event(log, RK_LOG_INFO, "room ended", RK_FIELD_INT("room", room), …) — one write(2) of one line:

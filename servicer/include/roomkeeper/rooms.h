@@ -155,6 +155,12 @@ typedef struct rk_effects {
     rk_effect items[RK_EFFECTS_MAX];
 } rk_effects;
 
+/* Before the first use and after each round; cheaper than zeroing the whole list. */
+static inline void rk_effects_clear(rk_effects *fx) {
+    fx->count = 0;
+    fx->more = false;
+}
+
 /* What rk_ledger_arrive answers. */
 typedef struct rk_verdict {
     bool accepted;  /* false: refuse now, before headers; no leg was made */

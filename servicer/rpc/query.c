@@ -1,0 +1,83 @@
+/* Questions to the engine, with a bound: the answer comes later, or the bound passes, and either goes to the
+ * call's poller. A question is never withdrawn from the engine; a late answer finds nobody and is dropped. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "rpc/internal.h"
+
+typedef struct rk_pending {
+    rk_post post;
+    rk_list link;  /* in servicer->queries while nobody has answered */
+    rk_call *call; /* one reference */
+    uint64_t id;
+    uint64_t due_ms;
+    rk_value *answer; /* NULL: none came */
+    void (*on_answer)(rk_call *call, const rk_value *answer);
+} rk_pending;
+
+static void answered(rk_post *post, rk_poller *poller) {
+    (void)poller;
+    rk_pending *pending = (rk_pending *)post;
+    pending->on_answer(pending->call, pending->answer);
+    rk_value_free(pending->answer);
+    rk_call_unref(pending->call);
+    free(pending);
+}
+
+void rk_query_ask(rk_call *call, rk_query query, uint64_t timeout_ms,
+                  void (*on_answer)(rk_call *call, const rk_value *answer)) {
+    rk_servicer *servicer = call->servicer;
+    rk_pending *pending = servicer->ops->query ? calloc(1, sizeof *pending) : NULL;
+    if (!pending) {
+        on_answer(call, NULL);
+        return;
+    }
+    pending->post.run = answered;
+    pending->call = rk_call_ref(call);
+    pending->on_answer = on_answer;
+    pending->due_ms = rk_now_ms() + timeout_ms;
+    (void)pthread_mutex_lock(&servicer->query_lock);
+    uint64_t id = ++servicer->next_query;
+    pending->id = id;
+    rk_list_push_back(&servicer->queries, &pending->link);
+    (void)pthread_mutex_unlock(&servicer->query_lock);
+    if (servicer->ops->query(servicer->engine, query, id) < 0)
+        rk_sink_answer(servicer, id, NULL);
+}
+
+/* Takes a question off the list: by id, or the first that is due. */
+static rk_pending *take(rk_servicer *servicer, uint64_t id, uint64_t now) {
+    rk_pending *found = NULL;
+    (void)pthread_mutex_lock(&servicer->query_lock);
+    for (rk_list *node = servicer->queries.next; node != &servicer->queries && !found; node = node->next) {
+        rk_pending *pending = RK_CONTAINER(node, rk_pending, link);
+        if (id ? pending->id == id : pending->due_ms <= now)
+            found = pending;
+    }
+    if (found)
+        rk_list_remove(&found->link);
+    (void)pthread_mutex_unlock(&servicer->query_lock);
+    return found;
+}
+
+void rk_sink_answer(rk_servicer *servicer, uint64_t query_id, rk_value *answer) {
+    if (!rk_gate_enter(servicer)) {
+        rk_value_free(answer);
+        return;
+    }
+    rk_pending *pending = query_id ? take(servicer, query_id, 0) : NULL;
+    if (pending) {
+        pending->answer = answer;
+        rk_call_post(pending->call, &pending->post, NULL);
+    } else {
+        rk_value_free(answer);
+    }
+    rk_gate_leave(servicer);
+}
+
+void rk_query_expire(rk_servicer *servicer, uint64_t now) {
+    rk_pending *pending;
+    while ((pending = take(servicer, 0, now)) != NULL)
+        rk_call_post(pending->call, &pending->post, NULL);
+}
