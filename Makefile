@@ -1,0 +1,58 @@
+# What a person does often. Every target installs what it needs; see scripts/setup.
+PYTHON := build/venv/bin/python
+
+.PHONY: help demo test test-engines lint format sanitize bench docs build clean
+
+help:
+	@echo "make demo          a burst through the gateway, with and without rooms, side by side"
+	@echo "make test          all tests (unit, integration)"
+	@echo "make test-engines  the real TokenSpeed frontend and scheduler on a CPU (1.7 GB from PyPI)"
+	@echo "make lint          clang-format, clang-tidy, ruff, mypy, docs against code"
+	@echo "make format        format everything"
+	@echo "make sanitize      the tests under ASan + UBSan, the C tests under TSan"
+	@echo "make bench         roomkeeper beside the Python servicer"
+	@echo "make docs          regenerate the configuration reference"
+
+build:
+	@scripts/setup build
+	@scripts/build release
+
+demo:
+	@scripts/setup build demo
+	@scripts/build release
+	@PYTHONPATH=build/release/python $(PYTHON) -m roomkeeper demo
+
+test:
+	@scripts/setup build test
+	@scripts/build dev
+	@$(PYTHON) scripts/run_tests.py --preset dev
+
+test-engines:
+	@scripts/setup build
+	@scripts/test-engines
+
+lint:
+	@scripts/setup build lint
+	@scripts/build dev
+	@scripts/lint
+
+format:
+	@scripts/setup build lint
+	@scripts/format
+
+sanitize:
+	@scripts/setup build sanitize
+	@scripts/sanitize
+
+bench:
+	@scripts/setup build
+	@scripts/build release
+	@bench/run
+
+docs:
+	@scripts/setup build test
+	@scripts/build dev
+	@$(PYTHON) scripts/configuration_reference.py --write
+
+clean:
+	rm -rf build
