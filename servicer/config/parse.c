@@ -166,9 +166,12 @@ static int parse_number(const complaint *c, rk_key_value *value) {
 
 static bool is_choice(const char *choices, const char *text) {
     size_t bytes = strlen(text);
-    for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
-        if (strncmp(at, text, bytes) == 0 && (at[bytes] == '|' || at[bytes] == '\0'))
+    while (choices) {
+        const char *bar = strchr(choices, '|');
+        size_t size = bar ? (size_t)(bar - choices) : strlen(choices);
+        if (size == bytes && memcmp(choices, text, bytes) == 0)
             return true;
+        choices = bar ? bar + 1 : NULL;
     }
     return false;
 }

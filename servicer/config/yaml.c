@@ -208,7 +208,6 @@ static int parse(rk_config *config, const char *shown, const rk_buf *bytes, char
         rk_config_say(error, "%s: memory is out", shown);
         return -ENOMEM;
     }
-    yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r.parser, bytes->data ? bytes->data : (const uint8_t *)"", bytes->size);
     int rc = read_start(&r);
     if (rc == 0)
