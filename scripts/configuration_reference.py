@@ -114,7 +114,7 @@ def render(keys: list[Key]) -> str:
             TYPES[key.type],
             f"`{default(key)}`" if default(key) else "(empty)",
             allowed(key),
-            key.unit or "–",
+            key.unit or "-",
             key.help.replace("|", "\\|"),
         ]
         lines.append("| " + " | ".join(cells) + " |")

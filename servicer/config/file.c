@@ -11,7 +11,7 @@
 #include "base/utf8.h"
 #include "config/internal.h"
 
-#define FILE_MAX_BYTES (1024u * 1024u)
+#define FILE_MAX_BYTES ((size_t)1024 * 1024)
 #define PATH_TAIL_BYTES (RK_PATH_SHOWN_MAX - 4) /* beside "..." and the NUL */
 
 /* The end of a long path says more than its beginning. */
@@ -64,7 +64,7 @@ static int read_all(int fd, const char *shown, rk_buf *bytes, char *error) {
             return -ENOMEM;
         }
         if (bytes->size > FILE_MAX_BYTES) {
-            rk_config_say(error, "%s: it has more than %u bytes, the limit; is it the right file?", shown,
+            rk_config_say(error, "%s: it has more than %zu bytes, the limit; is it the right file?", shown,
                           FILE_MAX_BYTES);
             return -EFBIG;
         }
