@@ -125,7 +125,7 @@ def fields_header(files: list[File]) -> str:
         for message, name, number in file.numbers:
             out.append(f"    RK_{prefix}_{snake(message)}__{name.upper()} = {number},")
         out += ["};", ""]
-    out += ["#endif", ""]
+    out += [f"enum {{ RK_PROTO_FILE_COUNT = {len(files)} }};", "", "#endif", ""]
     return "\n".join(out)
 
 

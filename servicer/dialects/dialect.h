@@ -62,7 +62,8 @@ typedef struct rk_completion {
 typedef struct rk_loads_query {
     bool has_rank;
     int32_t rank;
-    bool core; /* which parts to include; an empty `include` means all */
+    bool core; /* which parts to include; an empty `include` means all. A rank's counters are always sent:
+                  left out they would read as an idle worker */
     bool memory;
     bool queues;
     bool disagg;

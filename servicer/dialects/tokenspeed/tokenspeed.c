@@ -1,0 +1,29 @@
+/* The TokenSpeed dialect: the table that the rpc layer works with. */
+#include "dialects/tokenspeed/internal.h"
+
+#define SERVICE "tokenspeed.grpc.scheduler.TokenSpeedScheduler"
+
+const rk_dialect rk_dialect_tokenspeed = {
+    .name = "tokenspeed",
+    .service = SERVICE,
+    .methods =
+        {
+            [RK_METHOD_GENERATE] = "/" SERVICE "/Generate",
+            [RK_METHOD_ABORT] = "/" SERVICE "/Abort",
+            [RK_METHOD_HEALTH_CHECK] = "/" SERVICE "/HealthCheck",
+            [RK_METHOD_GET_MODEL_INFO] = "/" SERVICE "/GetModelInfo",
+            [RK_METHOD_GET_SERVER_INFO] = "/" SERVICE "/GetServerInfo",
+            [RK_METHOD_GET_LOADS] = "/" SERVICE "/GetLoads",
+        },
+    .decode_generate = rk_ts_decode_generate,
+    .decode_abort = rk_ts_decode_abort,
+    .decode_empty = rk_ts_decode_empty,
+    .decode_loads = rk_ts_decode_loads,
+    .encode_chunk = rk_ts_encode_chunk,
+    .encode_complete = rk_ts_encode_complete,
+    .encode_abort = rk_ts_encode_abort,
+    .encode_health = rk_ts_encode_health,
+    .encode_model_info = rk_ts_encode_model_info,
+    .encode_server_info = rk_ts_encode_server_info,
+    .encode_loads = rk_ts_encode_loads,
+};
