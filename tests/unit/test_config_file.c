@@ -255,7 +255,7 @@ START_TEST(a_file_that_may_not_be_read_says_so) {
 END_TEST
 
 START_TEST(a_file_may_have_one_mebibyte_and_no_more) {
-    size_t limit = 1024u * 1024u;
+    size_t limit = 1048576;
     char *text = malloc(limit + 1);
     ck_assert_ptr_nonnull(text);
     memset(text, '\n', limit + 1);
