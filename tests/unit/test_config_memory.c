@@ -28,6 +28,9 @@ void *__libc_calloc(size_t count, size_t bytes);
 void *__libc_realloc(void *old, size_t bytes);
 void __libc_free(void *memory);
 
+/* The C library's own calls come here too, so these must be seen from outside. */
+#define SEEN_BY_ALL __attribute__((visibility("default")))
+
 static long left = -1; /* allocations until one fails; negative: none fails */
 static long live;      /* allocations not freed yet */
 
@@ -40,22 +43,22 @@ static void *counted(void *memory) {
     return memory;
 }
 
-void *malloc(size_t bytes) {
+SEEN_BY_ALL void *malloc(size_t bytes) {
     return fails() ? NULL : counted(__libc_malloc(bytes));
 }
 
-void *calloc(size_t count, size_t bytes) {
+SEEN_BY_ALL void *calloc(size_t count, size_t bytes) {
     return fails() ? NULL : counted(__libc_calloc(count, bytes));
 }
 
-void *realloc(void *old, size_t bytes) {
+SEEN_BY_ALL void *realloc(void *old, size_t bytes) {
     if (fails())
         return NULL;
     void *memory = __libc_realloc(old, bytes);
     return old ? memory : counted(memory);
 }
 
-void free(void *memory) {
+SEEN_BY_ALL void free(void *memory) {
     live -= memory != NULL;
     __libc_free(memory);
 }
