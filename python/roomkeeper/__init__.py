@@ -1,7 +1,7 @@
 """roomkeeper: a gRPC servicer in C that keeps the bootstrap rooms of an engine's worker.
 
 Importing the package loads nothing but this file; the extension comes with the first use of
-``Servicer`` or ``Config``. So a process that only imports it (a scheduler's child) has no gRPC in it.
+``Servicer`` or ``Config``. So a process that only imports it, a scheduler's child, has no gRPC.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ class EngineLoad(_Rank, total=False):
 class EngineRequest:
     """One engine request: what ``generate_request`` of an AsyncLLM-shaped engine is given.
 
-    The names are those of TokenSpeed's ``GenerateReqInput``, whose place it takes where TokenSpeed is
-    not installed.
+    The names are those of TokenSpeed's ``GenerateReqInput``, whose place it takes where TokenSpeed
+    is not installed.
     """
 
     input_ids: list[int]

@@ -1,4 +1,4 @@
-"""What goes wrong, as exceptions. Each message is one line: what, which value, what limit, what to do.
+"""What goes wrong, as exceptions. Each message is one line: what, which value, which limit.
 
 The extension raises these too; they live here so that catching one does not load it.
 """
@@ -13,7 +13,7 @@ class RoomkeeperError(Exception):
 
 
 class ConfigError(RoomkeeperError, ValueError):
-    """A setting that is unknown, malformed or out of range. The message opens with where it stands."""
+    """A setting that is unknown, malformed or out of range. The message says where it stands."""
 
 
 class ServicerError(RoomkeeperError, RuntimeError):

@@ -55,7 +55,7 @@ class Servicer:
     # -- life --
 
     def listen(self, address: str) -> int:
-        """Binds "host:port", "[v6]:port" or "unix:/path", before ``start``. Port 0 takes a free one.
+        """Binds "host:port", "[v6]:port" or "unix:/path", before ``start``. Port 0: any free one.
 
         Returns the port, 0 for unix. Raises ServicerError when it cannot be bound.
         """
@@ -150,7 +150,7 @@ class Servicer:
         self._core.loads(loads)
 
     def state(self, name: EngineState, why: str = "") -> None:
-        """"starting", "ready", "stalled", or "dead", which is final."""
+        """One of "starting", "ready", "stalled" and "dead"; the last is final."""
         self._core.state(name, why)
 
     def set_weight_version(self, version: str) -> None:
