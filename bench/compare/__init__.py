@@ -1,0 +1,1 @@
+"""Roomkeeper beside the servicers its users would run instead, on the same work in one run."""

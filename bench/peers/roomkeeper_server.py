@@ -1,0 +1,147 @@
+"""Start roomkeeper on the same stub engine as the peers.
+
+`--engine steps`: the engine hands over whole steps (`Servicer.push`).
+`--engine asyncllm`: the engine has the shape of TokenSpeed's AsyncLLM, a dict and
+an async generator a request, read by roomkeeper's own adapter.
+Serves until SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import engine_modules
+import uvloop
+from roomkeeper.asyncllm import AsyncLLMEngine
+from roomkeeper.config import Config
+from roomkeeper.engine import ALL_CHOICES, WorkerInfo
+from roomkeeper.servicer import Abort, Query, Servicer, Submission
+from stub_engine import EngineConfig, StubEngine
+
+BEAT_S = 0.25
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--port", type=int, required=True)
+    add("--engine", choices=["steps", "asyncllm"], default="steps")
+    add("--window", type=int, default=256)
+    add("--tokens", type=int, default=1_000_000, help="upper bound per request")
+    add("--step-ms", type=float, default=0.0, help="0: as fast as it goes")
+    add("--event-log", type=Path, help="what the engine saw, a JSON line each")
+    add("--room", action="append", default=[], metavar="KEY=VALUE", help="configuration")
+    return parser.parse_args()
+
+
+def _engine(args: argparse.Namespace) -> StubEngine:
+    server_args = engine_modules.ServerArgs(
+        model="stub",
+        tokenizer="stub",
+        served_model_name="stub",
+        port=args.port,
+        max_num_seqs=args.window,
+        max_model_len=200_000,
+        disaggregation_mode="null",
+        disaggregation_bootstrap_port=8998,
+    )
+    config = EngineConfig(
+        tokens=args.tokens,
+        step_s=args.step_ms / 1000,
+        window=args.window,
+        prefill_s=0.0,
+        bootstrap_timeout_s=120.0,
+        transfer_timeout_s=300.0,
+        rooms=None,
+        event_log=args.event_log.open("a", buffering=1) if args.event_log else None,
+    )
+    return StubEngine(server_args, config)
+
+
+class StepDriver:
+    """Between the servicer and an engine that hands over whole steps."""
+
+    def __init__(self, servicer: Servicer, engine: StubEngine) -> None:
+        self._servicer = servicer
+        self._engine = engine
+        self._handles: dict[str, int] = {}
+        engine.step_sink = self._push
+
+    def on_commands(self) -> None:
+        """The servicer has something for the engine."""
+        for command in self._servicer.take():
+            if isinstance(command, Submission):
+                self._submit(command)
+            elif isinstance(command, Abort):
+                self._abort(command)
+            elif isinstance(command, Query):
+                self._servicer.answer(command.query_id, command.kind == "probe")
+
+    def _submit(self, command: Submission) -> None:
+        self._handles[command.engine_id] = command.handle
+        asked = SimpleNamespace(
+            rid=command.engine_id,
+            input_ids=command.input_ids,
+            sampling_params=command.sampling,
+            stream=command.stream,
+            bootstrap_room=None,
+        )
+        self._engine.submit_to_steps(asked)
+
+    def _abort(self, command: Abort) -> None:
+        for rid in [r for r, handle in self._handles.items() if handle == command.handle]:
+            del self._handles[rid]
+            self._engine.abort_request(rid)
+        self._servicer.aborted(command.handle, ALL_CHOICES)
+
+    def _push(self, step: list) -> None:
+        outputs = []
+        for request, tokens, reason in step:
+            handle = self._handles.get(request.rid)
+            if handle is None:
+                continue
+            outputs.append(
+                (handle, 0, tokens, reason, request.prompt_tokens, len(request.tokens), 0)
+            )
+            if reason is not None:
+                del self._handles[request.rid]
+        self._servicer.push(outputs)
+
+
+async def _serve(args: argparse.Namespace) -> None:
+    engine = _engine(args)
+    info = WorkerInfo(window=args.window, vocab_size=1024, max_context=200_000, model_path="stub")
+    settings = dict(pair.split("=", 1) for pair in args.room)
+    servicer = Servicer(info, Config({"log_level": "warning", **settings}))
+    servicer.listen(f"127.0.0.1:{args.port}")
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    servicer.start()
+    adapter = None
+    if args.engine == "asyncllm":
+        adapter = AsyncLLMEngine(servicer, engine)
+        adapter.start()
+    else:
+        driver = StepDriver(servicer, engine)
+        loop.add_reader(servicer.fileno(), driver.on_commands)
+    engine.auto_create_handle_loop()
+    servicer.state("ready")
+    while not stopped.is_set():
+        servicer.beat()
+        try:
+            await asyncio.wait_for(stopped.wait(), BEAT_S)
+        except (TimeoutError, asyncio.TimeoutError):
+            continue
+    servicer.stop()
+    os._exit(0)  # the stub's tasks never end by themselves
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve(_arguments()))

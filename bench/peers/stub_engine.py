@@ -1,0 +1,361 @@
+"""A stand-in for TokenSpeed's AsyncLLM, as far as a gRPC servicer uses it.
+
+A request waits for a place in the running window, then gets one token a step.
+In a prefill/decode pair the two engines meet by bootstrap room (see rooms.py):
+
+* The prefill runs no window.  It waits for the decode to admit the room; past
+  the bootstrap deadline it fails the request and tells the decode nothing.
+* The decode holds a place in its window from the admission on, and generates
+  once the prefill has transferred; past the transfer deadline it fails.
+
+This is what turns a burst larger than the decode's window into failures: rooms
+queue at the decode while their prefill's deadline runs.
+
+Two ways out.  By default each request has its own async generator, as AsyncLLM
+has, and its outputs are dicts.  An engine with a `step_sink` hands over the
+outputs of a whole step in one call instead; everything else is the same code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import time
+import types
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TextIO
+
+from rooms import Rooms
+
+ROOM_POLL_S = 0.005
+REFUSED_FIRST_TOKEN = 429
+TOTAL_PAGES = 15625
+PAGES_PER_REQUEST = 4
+# Unpaced, the engine would run away from the servicer that shares its thread:
+# a request with this many unread outputs skips the step.
+UNREAD_LIMIT = 4
+
+# One request's part of a step: the request, its new tokens, its finish reason.
+StepOutput = tuple["_Request", list[int], dict | None]
+
+
+@dataclasses.dataclass
+class EngineConfig:
+    """What the stand-in does.  Times are in seconds, a window of 0 is unbounded."""
+
+    tokens: int
+    step_s: float
+    window: int
+    prefill_s: float
+    bootstrap_timeout_s: float
+    transfer_timeout_s: float
+    rooms: Rooms | None
+    event_log: TextIO | None
+
+
+class _Request:
+    """A live request: what was asked and what it has produced so far."""
+
+    def __init__(self, rid: str, asked: Any, wanted: int) -> None:
+        self.rid = rid
+        self.room: int | None = asked.bootstrap_room
+        self.streams: bool = asked.stream
+        self.prompt_tokens = len(asked.input_ids)
+        self.wanted = wanted
+        self.tokens: list[int] = []
+        self.unread: deque[dict] = deque()
+        self.has_unread = asyncio.Event()
+        self.finished = False
+        self.step: list[StepOutput] | None = None  # outputs go there, if anywhere
+
+    def put(self, tokens: list[int], reason: dict | None) -> None:
+        """Queue an output: new tokens of a stream, all tokens otherwise."""
+        self.tokens.extend(tokens)
+        if self.step is not None:
+            self.step.append((self, tokens if self.streams else self.tokens, reason))
+            return
+        visible = tokens if self.streams else list(self.tokens)
+        output = {
+            "output_ids": visible,
+            "meta_info": {
+                "prompt_tokens": self.prompt_tokens,
+                "completion_tokens": len(self.tokens),
+                "cached_tokens": 0,
+                "finish_reason": reason,
+                "weight_version": "default",
+            },
+        }
+        self.unread.append(output)
+        self.has_unread.set()
+
+    def advance(self) -> bool:
+        """Produce one token; True when it was the last."""
+        token = 10 + len(self.tokens) % 900
+        if len(self.tokens) + 1 >= self.wanted:
+            self.put([token], {"type": "length", "length": self.wanted})
+            return True
+        if self.streams:
+            self.put([token], None)
+        else:
+            self.tokens.append(token)
+        return False
+
+    async def outputs(self) -> AsyncIterator[dict]:
+        """Outputs up to and including the one with a finish reason."""
+        while True:
+            await self.has_unread.wait()
+            output = self.unread.popleft()
+            if not self.unread:
+                self.has_unread.clear()
+            yield output
+            if output["meta_info"]["finish_reason"] is not None:
+                return
+
+
+class _LoadSnapshots:
+    """The store a servicer reads GetLoads figures from."""
+
+    def __init__(self, engine: StubEngine) -> None:
+        self._engine = engine
+
+    def fresh_snapshots(self) -> list[types.SimpleNamespace]:
+        """The load of the one rank."""
+        running = len(self._engine.running)
+        pages = min(TOTAL_PAGES, running * PAGES_PER_REQUEST)
+        snapshot = types.SimpleNamespace(
+            dp_rank=0,
+            num_running_reqs=running,
+            num_waiting_reqs=len(self._engine.waiting),
+            num_used_pages=pages,
+            num_active_pages=pages,
+            max_total_pages=TOTAL_PAGES,
+        )
+        return [snapshot]
+
+
+class StubEngine:
+    """The engine object handed to the servicer."""
+
+    def __init__(self, server_args: Any, config: EngineConfig) -> None:
+        self.server_args = server_args
+        self.model_config = _model_config(server_args)
+        self.context_len = server_args.max_model_len
+        self.max_req_input_len = server_args.max_model_len - 1
+        self.rid_to_state: dict[str, _Request] = {}
+        self.gracefully_exit = False
+        self.last_receive_tstamp = time.time()
+        self.load_snapshot_store = _LoadSnapshots(self)
+        self.waiting: deque[_Request] = deque()
+        self.running: dict[str, _Request] = {}
+        self._config = config
+        self._role = server_args.disaggregation_mode
+        self._generating: dict[str, _Request] = {}
+        self._has_work = asyncio.Event()
+        self._tasks: set[asyncio.Task] = set()
+        self._started = False
+        self.step_sink: Callable[[list[StepOutput]], None] | None = None
+        self._step: list[StepOutput] = []
+
+    def auto_create_handle_loop(self) -> None:
+        """Start the engine on the running event loop, once."""
+        if not self._started:
+            self._started = True
+            self._spawn(self._run())
+
+    async def generate_request(self, asked: Any) -> AsyncIterator[dict]:
+        """Submit a request of one choice and yield its outputs."""
+        limit = (asked.sampling_params or {}).get("max_new_tokens")
+        wanted = min(self._config.tokens, limit or self._config.tokens)
+        request = _Request(asked.rid, asked, wanted)
+        self._accept(request, asked)
+        async for output in request.outputs():
+            yield output
+
+    def submit_to_steps(self, asked: Any) -> None:
+        """Submit a request whose outputs go to the step sink."""
+        limit = (asked.sampling_params or {}).get("max_new_tokens")
+        wanted = min(self._config.tokens, limit or self._config.tokens)
+        request = _Request(asked.rid, asked, wanted)
+        request.step = self._step
+        self._accept(request, asked)
+        self._flush_step()
+
+    def _accept(self, request: _Request, asked: Any) -> None:
+        if asked.input_ids[0] == REFUSED_FIRST_TOKEN:
+            self._log("refuse", request)
+            request.put([], _failure("queue full", status=429))
+        else:
+            self._submit(request)
+
+    def _flush_step(self) -> None:
+        if self._step:
+            step = list(self._step)
+            self._step.clear()
+            self.step_sink(step)
+
+    def abort_request(self, rid: str) -> None:
+        """End a live request; an unknown one is none of our business."""
+        request = self.rid_to_state.get(rid)
+        self._log_line("abort", rid, known=request is not None)
+        if request is not None:
+            self._finish(request, _failure("aborted", status=None))
+
+    async def get_load(self) -> list[types.SimpleNamespace]:
+        """The older way of reading the load, one entry per rank."""
+        load = types.SimpleNamespace(
+            dp_rank=0,
+            num_reqs=len(self.running) + len(self.waiting),
+            num_waiting_reqs=len(self.waiting),
+            num_pages=len(self.running) * PAGES_PER_REQUEST,
+        )
+        return [load]
+
+    async def is_scheduler_paused(self) -> bool:
+        """The stand-in never pauses."""
+        return False
+
+    async def flush_cache(self) -> types.SimpleNamespace:
+        """Succeeds when idle, as the engine's does."""
+        return types.SimpleNamespace(success=not self.rid_to_state)
+
+    def _submit(self, request: _Request) -> None:
+        self.rid_to_state[request.rid] = request
+        self._log("arrive", request)
+        if self._role == "prefill" and request.room is not None:
+            self.running[request.rid] = request
+            self._spawn(self._prefill(request))
+            return
+        self.waiting.append(request)
+        self._admit()
+
+    def _admit(self) -> None:
+        window = self._config.window or len(self.running) + len(self.waiting)
+        while self.waiting and len(self.running) < window:
+            request = self.waiting.popleft()
+            self.running[request.rid] = request
+            self._log("admit", request)
+            if self._role == "decode" and request.room is not None:
+                self._spawn(self._receive(request))
+            else:
+                self._start_generating(request)
+
+    def _start_generating(self, request: _Request) -> None:
+        self._generating[request.rid] = request
+        self._has_work.set()
+
+    async def _prefill(self, request: _Request) -> None:
+        rooms = self._config.rooms
+        room = request.room
+        deadline = time.monotonic() + self._config.bootstrap_timeout_s
+        while not rooms.is_admitted(room):
+            if request.finished:
+                return
+            if time.monotonic() > deadline:
+                self._finish(request, _failure("bootstrap timed out", status=500))
+                return
+            await asyncio.sleep(ROOM_POLL_S)
+        await asyncio.sleep(self._config.prefill_s)
+        if request.finished:
+            return
+        rooms.transfer(room)
+        request.put([11], {"type": "length", "length": 1})
+        self._retire(request, {"type": "length"})
+
+    async def _receive(self, request: _Request) -> None:
+        rooms = self._config.rooms
+        room = request.room
+        rooms.admit(room)
+        deadline = time.monotonic() + self._config.transfer_timeout_s
+        while not rooms.is_transferred(room) and not request.finished:
+            if time.monotonic() > deadline:
+                self._finish(request, _failure("transfer timed out", status=500))
+                break
+            await asyncio.sleep(ROOM_POLL_S)
+        rooms.close(room)
+        if not request.finished:
+            self._log("transferred", request)
+            self._start_generating(request)
+
+    async def _run(self) -> None:
+        """The step loop: one token to every generating request."""
+        step_s = self._config.step_s
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            if not self._generating:
+                self._has_work.clear()
+                await self._has_work.wait()
+                due = loop.time()
+            due += step_s
+            await asyncio.sleep(max(0.0, due - loop.time()) if step_s else 0)
+            self.last_receive_tstamp = time.time()
+            for request in list(self._generating.values()):
+                if not step_s and len(request.unread) >= UNREAD_LIMIT:
+                    continue
+                if request.advance():
+                    self._retire(request, {"type": "length"})
+            if self.step_sink is not None:
+                self._flush_step()
+
+    def _finish(self, request: _Request, reason: dict) -> None:
+        request.put([], reason)
+        self._retire(request, reason)
+
+    def _retire(self, request: _Request, reason: dict) -> None:
+        """Take a request off the books and let the next one in."""
+        request.finished = True
+        self.rid_to_state.pop(request.rid, None)
+        self._generating.pop(request.rid, None)
+        if self.running.pop(request.rid, None) is None:
+            self.waiting.remove(request)
+        self._log("finish", request, reason=reason, tokens=len(request.tokens))
+        self._admit()
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _log(self, event: str, request: _Request, **fields: object) -> None:
+        self._log_line(event, request.rid, room=request.room, **fields)
+
+    def _log_line(self, event: str, rid: str, **fields: object) -> None:
+        if self._config.event_log is None:
+            return
+        record = {
+            "event": event,
+            "rid": rid,
+            "ns": time.time_ns(),
+            "running": len(self.running),
+            "waiting": len(self.waiting),
+        }
+        record.update(fields)
+        self._config.event_log.write(json.dumps(record) + "\n")
+
+
+def _failure(message: str, status: int | None) -> dict:
+    reason = {"type": "abort", "message": message}
+    if status is not None:
+        reason["status_code"] = status
+    return reason
+
+
+def _model_config(server_args: Any) -> types.SimpleNamespace:
+    hf_config = types.SimpleNamespace(
+        eos_token_id=2,
+        bos_token_id=1,
+        pad_token_id=0,
+        model_type="llama",
+        architectures=["LlamaForCausalLM"],
+    )
+    return types.SimpleNamespace(
+        hf_config=hf_config,
+        vocab_size=1024,
+        context_len=server_args.max_model_len,
+        dtype=server_args.dtype,
+        is_multimodal=False,
+        is_audio_model=False,
+        is_multimodal_active=False,
+    )
