@@ -37,7 +37,6 @@ BEAT_S = 0.25
 LOADS_S = 1.0
 
 _log = logging.getLogger("roomkeeper")
-_MASK_64 = (1 << 64) - 1
 
 
 class _Request(Choice):
@@ -216,8 +215,8 @@ class AsyncLLMEngine:
 
     async def _generate(self, request: _Request) -> None:
         try:
-            await self._follow(request)
-            self._fail(request, 500, "the engine ended the request without a finish reason")
+            if not _is_final(await self._follow(request)):
+                self._fail(request, 500, "the engine ended the request without a finish reason")
         except ValueError as error:
             self._fail(request, 400, str(error))
         except asyncio.CancelledError:
@@ -228,7 +227,9 @@ class AsyncLLMEngine:
                 _log.exception("the engine failed request %s", request.engine_id)
             self._fail(request, 500, str(error) or type(error).__name__)
 
-    async def _follow(self, request: _Request) -> None:
+    async def _follow(self, request: _Request) -> Any:
+        """Reads the request to its end; the last output."""
+        output: Any = None
         stream = self._llm.generate_request(self._make(request))
         try:
             async for output in stream:
@@ -238,6 +239,7 @@ class AsyncLLMEngine:
             close = getattr(stream, "aclose", None)
             if close is not None:
                 await close()
+        return output
 
     def _make(self, request: _Request) -> Any:
         """The engine's own request object."""
@@ -245,7 +247,7 @@ class AsyncLLMEngine:
         sampling = submission.sampling
         if request.choice and "seed" in sampling:
             # Choices that share a seed would say the same: each gets the next one.
-            sampling["seed"] = (sampling["seed"] + request.choice) & _MASK_64
+            sampling["seed"] += request.choice
         fields: dict[str, Any] = {
             "input_ids": submission.input_ids,
             "sampling_params": sampling,
@@ -358,6 +360,11 @@ class AsyncLLMEngine:
     async def warm_up(self, timeout_s: float) -> bool:
         """Whether the engine generates one token within ``timeout_s``. Aggregated workers only."""
         return await self._questions.one_token(timeout_s, any_sign=False)
+
+
+def _is_final(output: object) -> bool:
+    meta = output.get("meta_info") if isinstance(output, dict) else None
+    return isinstance(meta, dict) and meta.get("finish_reason") is not None
 
 
 def _default_request_class() -> Callable[..., Any]:

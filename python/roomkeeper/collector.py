@@ -81,10 +81,11 @@ def hook(state: Any, put: Put) -> None:
     if collector is None or not hasattr(state, "finished"):
         raise CollectorMissing(f"{type(state).__name__} has no finished")
     try:
-        state.collector = _StepCollector(put)
         state.event = _QuietEvent(event, state)
+        state.collector = _StepCollector(put)
     except AttributeError as error:
-        state.collector = collector
+        if state.event is not event:
+            state.event = event
         raise CollectorMissing(f"{type(state).__name__} cannot be hooked: {error}") from error
     if collector.has_pending():  # came before the hook
         state.collector.put(collector.take())
