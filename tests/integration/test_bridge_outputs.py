@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any
@@ -408,3 +409,37 @@ def test_an_output_after_the_cancel_is_dropped_silently() -> None:
         worker.servicer.push([(handle, 0, [11], None, 2, 2, 0)])
         worker.servicer.aborted(handle)
         until(lambda: not worker.servicer.open_calls(), "the call is over")
+
+
+# -- references --
+
+
+def test_a_push_keeps_no_reference_to_what_it_was_given() -> None:
+    ids, reason, version = [20], {"type": "stop", "matched": 20}, "".join(["v", "7"])
+    entry, top = (-0.5, 20, None), [(-0.5, 20, None)]
+    meta: dict[str, Any] = {
+        "finish_reason": reason,
+        "completion_tokens": 1,
+        "weight_version": version,
+        "output_token_logprobs": [entry],
+        "output_top_logprobs": [top],
+    }
+    good = {"output_ids": ids, "meta_info": meta}
+    bad = {"output_ids": ids, "meta_info": {**meta, "cached_tokens": -1}}
+    broken = {"output_ids": ids, "meta_info": {**meta, "finish_reason": Reason(reason)}}
+    watched = [ids, reason, version, entry, top, meta, good, bad, broken]
+
+    def counts() -> list[int]:
+        return [sys.getrefcount(thing) for thing in watched]
+
+    with serving() as worker:
+        before = counts()
+        for round_ in range(50):
+            step = [(Choice(900 + round_, i), given) for i, given in enumerate([good, bad, broken])]
+            with pytest.raises(BadOutputError):
+                worker.servicer.push_asyncllm(step)
+            worker.servicer.push([(900 + round_, 0, ids, reason, 1, 1, 0)])
+            with pytest.raises(BadOutputError):
+                worker.servicer.push([(900 + round_, 0, ids, {"type": version}, 1, 1, 0)])
+            del step
+        assert counts() == before

@@ -137,6 +137,13 @@ def test_a_servicer_that_nobody_holds_frees_its_port() -> None:
         pass
 
 
+needs_fork = pytest.mark.skipif(
+    "asan" in os.environ.get("LD_PRELOAD", ""),
+    reason="the address sanitizer's allocator does not survive a fork beside running threads",
+)
+
+
+@needs_fork
 def test_a_forked_child_is_refused_and_does_no_harm() -> None:
     done = run("""
         import os, warnings
@@ -172,6 +179,7 @@ def test_a_forked_child_is_refused_and_does_no_harm() -> None:
     assert done.stdout == "0 [9]\n", done.stderr
 
 
+@needs_fork
 def test_a_forked_child_that_exits_in_good_order_leaves_the_parent_alone() -> None:
     done = run("""
         import os, sys, warnings
