@@ -43,7 +43,8 @@ enum {
 static const rk_key options[] = {
     [OPT_LISTEN] = {"--listen", RK_KEY_TEXT, "127.0.0.1:0", 0, 0, "", "",
                     "host:port or unix:/path; may be given several times"},
-    [OPT_ROLE] = {"--role", RK_KEY_CHOICE, "null", 0, 0, "null|prefill|decode", "", "what the worker is"},
+    [OPT_ROLE] = {"--role", RK_KEY_CHOICE, "null", 0, 0, "null|prefill|decode", "",
+                  "null, prefill or decode: what the worker is"},
     [OPT_STEP_US] = {"--step-us", RK_KEY_INT, "0", 0, 60000000, "", "us", "from step to step; 0: at once"},
     [OPT_WINDOW] = {"--window", RK_KEY_INT, "0", 0, 1000000, "", "slots",
                     "choices that run at a time; 0: all, and no window is reported"},
