@@ -144,7 +144,9 @@ def source(files: list[File]) -> str:
     out += ["", "const rk_proto_file rk_proto_files[] = {"]
     for i, file in enumerate(files):
         imports = f"imports_{i}" if file.imports else "NULL"
-        out.append(f'    {{"{file.name}", bytes_{i}, sizeof bytes_{i}, {imports}, {len(file.imports)}}},')
+        out.append(
+            f'    {{"{file.name}", bytes_{i}, sizeof bytes_{i}, {imports}, {len(file.imports)}}},'
+        )
     out += ["};", f"const size_t rk_proto_file_count = {len(files)};", ""]
     symbols = sorted((n.encode(), index[f.name], m) for f in files for n, m in f.symbols.items())
     assert len({name for name, _, _ in symbols}) == len(symbols), "a symbol is defined twice"
