@@ -12,8 +12,8 @@ package's copy of the same contract does not get in the way::
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +37,20 @@ def descriptors_path() -> Path:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """One RPC of a service."""
+
+    name: str
+    #: "/package.Service/Method", as a channel wants it.
+    path: str
+    #: Full names of its messages.
+    request: str
+    response: str
+    client_streaming: bool
+    server_streaming: bool
+
+
 class Wire:
     """Messages and services of one descriptor set."""
 
@@ -45,33 +59,41 @@ class Wire:
 
         files = descriptor_pb2.FileDescriptorSet.FromString(descriptor_set)
         self.pool = descriptor_pool.DescriptorPool()
-        self.files = [file.name for file in files.file]
+        self.services: dict[str, tuple[Method, ...]] = {}
         for file in files.file:
             self.pool.AddSerializedFile(file.SerializeToString())
+            for service in file.service:
+                name = f"{file.package}.{service.name}"
+                self.services[name] = tuple(_method(name, method) for method in service.method)
 
     def message(self, name: str) -> Any:
         """The class of a message by its full name; KeyError when there is none."""
         return _message_class(self.pool, self.pool.FindMessageTypeByName(name))
 
-    def methods(self, service: str) -> Iterator[Any]:
-        """The method descriptors of a service by its full name."""
-        yield from self.pool.FindServiceByName(service).methods
-
     def stub(self, channel: Any, service: str) -> Any:
         """An object with one callable per method, as grpcio's generated stubs have. Sync or aio."""
         stub = SimpleNamespace()
-        for method in self.methods(service):
-            setattr(stub, method.name, self._callable(channel, service, method))
+        for method in self.services[service]:
+            request = "stream" if method.client_streaming else "unary"
+            response = "stream" if method.server_streaming else "unary"
+            call = getattr(channel, f"{request}_{response}")(
+                method.path,
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=self.message(method.response).FromString,
+            )
+            setattr(stub, method.name, call)
         return stub
 
-    def _callable(self, channel: Any, service: str, method: Any) -> Any:
-        request = "stream" if method.client_streaming else "unary"
-        response = "stream" if method.server_streaming else "unary"
-        return getattr(channel, f"{request}_{response}")(
-            f"/{service}/{method.name}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=_message_class(self.pool, method.output_type).FromString,
-        )
+
+def _method(service: str, method: Any) -> Method:
+    return Method(
+        name=method.name,
+        path=f"/{service}/{method.name}",
+        request=method.input_type.removeprefix("."),
+        response=method.output_type.removeprefix("."),
+        client_streaming=method.client_streaming,
+        server_streaming=method.server_streaming,
+    )
 
 
 def _message_class(pool: Any, descriptor: Any) -> Any:

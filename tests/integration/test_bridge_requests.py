@@ -6,7 +6,7 @@ import select
 
 import pytest
 
-from bridge_support import WIRE, serving, until
+from bridge_support import GUARD_S, WIRE, request, serving, until
 from roomkeeper.engine import ALL_CHOICES, WorkerInfo
 from roomkeeper.servicer import Abort, Query, Submission
 
@@ -20,7 +20,7 @@ PLAIN = {
 
 def test_a_request_arrives_with_every_field_as_the_engine_wants_it() -> None:
     with serving() as worker:
-        call = worker.generate(
+        sent_request = request(
             "all",
             [5, 6, 7],
             stream=True,
@@ -46,10 +46,12 @@ def test_a_request_arrives_with_every_field_as_the_engine_wants_it() -> None:
                 "no_stop_trim": True,
                 "logit_bias": {"17": 0.5},
                 "regex": "[a-z]+",
-                "custom_params": {"depth": 3.0, "names": ["x", None, True]},
                 "sampling_seed": 2**63 - 1,
             },
         )
+        custom = sent_request.sampling_params.custom_params
+        custom.update({"depth": 3.0, "names": ["x", None, True]})
+        call = worker.stub.Generate(sent_request, timeout=GUARD_S)
         sent = worker.take_submission()
         assert sent.request_id == "all"
         assert sent.engine_id.startswith("all~")

@@ -22,12 +22,12 @@ from roomkeeper.errors import ConfigError, ServicerError
 from roomkeeper.servicer import Servicer
 
 
-def run(code: str) -> subprocess.CompletedProcess[str]:
+def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Python code in a process of its own, with every check on."""
     paths = [str(Path(roomkeeper.__file__).parent.parent), str(Path(__file__).parent)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     return subprocess.run(
-        [sys.executable, "-X", "dev", "-c", textwrap.dedent(code)],
+        [sys.executable, "-X", "dev", "-c", textwrap.dedent(code), *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -111,21 +111,37 @@ def test_stop_lets_other_threads_run() -> None:
         assert raised.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
+#: A client with a stream that stays open, in a process of its own.
+CLIENT = textwrap.dedent("""
+    import sys, grpc
+    from bridge_support import WIRE, request, wire
+    with grpc.insecure_channel("127.0.0.1:" + sys.argv[1]) as channel:
+        try:
+            list(WIRE.stub(channel, wire.TOKENSPEED).Generate(request("open", [5], stream=True)))
+        except grpc.RpcError as error:
+            print(error.code().name)
+""")
+
+
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise KeyError('x')"])
 def test_an_interpreter_that_ends_without_stop_ends_clean(end: str) -> None:
-    done = run(f"""
-        import sys
-        from bridge_support import serving
-        context = serving()
-        worker = context.__enter__()
-        call = worker.generate("open", [5], stream=True)
-        worker.take_submission()
-        print("served", flush=True)
+    code = f"""
+        import select, subprocess, sys
+        from roomkeeper import Servicer, WorkerInfo
+        servicer = Servicer(WorkerInfo())
+        port = servicer.listen("127.0.0.1:0")
+        servicer.start()
+        servicer.state("ready")
+        client = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(port)])
+        assert select.select([servicer.fileno()], [], [], 20)[0]
+        held = servicer.take()
+        client.returncode = 0  # it outlives us: no warning about that
         {end}
-    """)
-    assert done.stdout == "served\n"
+    """
+    done = run(code, CLIENT)
     assert done.returncode == {"": 0, "sys.exit(3)": 3}.get(end, 1), done.stderr
     assert "Fatal" not in done.stderr
+    assert done.stdout == "UNAVAILABLE\n"
 
 
 def test_a_servicer_that_nobody_holds_frees_its_port() -> None:
@@ -415,7 +431,7 @@ def test_every_key_has_its_flag_and_back() -> None:
 
 def test_the_wire_knows_every_service_the_server_reflects() -> None:
     for service in (wire.TOKENSPEED, wire.HEALTH, wire.REFLECTION, wire.REFLECTION_ALPHA):
-        assert [method.name for method in WIRE.methods(service)]
+        assert WIRE.services[service]
     with serving() as worker:
         health = WIRE.stub(worker.channel, wire.HEALTH)
         answer = health.Check(WIRE.message("grpc.health.v1.HealthCheckRequest")())
