@@ -66,7 +66,7 @@ static const char *scan_escape(scanner *s) {
         return "a string is not closed";
     char c = *s->at++;
     if (c != 'u')
-        return memchr("\"\\/bfnrt", c, 8) ? NULL : "an escape is unknown";
+        return c && strchr("\"\\/bfnrt", c) ? NULL : "an escape is unknown";
     for (int i = 0; i < 4; i++, s->at++)
         if (s->at == s->end || !is_hex(*s->at))
             return "\\u needs four hexadecimal digits";

@@ -24,13 +24,13 @@ static void become(rk_value *value, rk_value_kind kind) {
 /* A new, null item at the end of a list or a map. The key is set by the caller. */
 static rk_value *add_item(rk_arena *arena, rk_value *container) {
     size_t capacity = container->capacity;
-    rk_value **items = rk_grow(arena, container->items, container->count, &capacity, 1, sizeof *items);
+    rk_value **items = rk_grow(arena, container->items, container->count, &capacity, 1, sizeof(void *));
     if (!items)
         return NULL;
     container->items = items;
     if (container->kind == RK_VALUE_MAP) {
         size_t key_capacity = container->capacity;
-        char **keys = rk_grow(arena, container->keys, container->count, &key_capacity, 1, sizeof *keys);
+        char **keys = rk_grow(arena, container->keys, container->count, &key_capacity, 1, sizeof(void *));
         if (!keys)
             return NULL;
         container->keys = keys;
@@ -87,7 +87,7 @@ static rk_code read_value_field(rk_reader *reader, const char *path, const rk_wi
 
 static rk_code read_value(rk_reader *reader, const char *path, rk_wire message, rk_value *value) {
     rk_wire left = message;
-    rk_wire_field field;
+    rk_wire_field field = {0};
     int rc = 0;
     rk_code code = rk_enter(reader, path);
     while (code == RK_OK && (rc = rk_wire_next(&left, &field)) > 0)
@@ -98,7 +98,7 @@ static rk_code read_value(rk_reader *reader, const char *path, rk_wire message, 
 
 static rk_code read_list(rk_reader *reader, const char *path, rk_wire message, rk_value *list) {
     rk_wire left = message;
-    rk_wire_field field;
+    rk_wire_field field = {0};
     int rc = 0;
     rk_code code = rk_enter(reader, path);
     while (code == RK_OK && (rc = rk_wire_next(&left, &field)) > 0) {
@@ -129,7 +129,7 @@ static rk_code read_entry(rk_reader *reader, const char *path, rk_wire message, 
     static const uint8_t nothing[1] = {0};
     rk_wire left = message;
     rk_wire key = rk_wire_of(nothing, 0);
-    rk_wire_field field;
+    rk_wire_field field = {0};
     int rc = 0;
     rk_value *item = add_item(reader->arena, map);
     if (!item)
@@ -152,7 +152,7 @@ static rk_code read_entry(rk_reader *reader, const char *path, rk_wire message, 
 
 rk_code rk_read_struct(rk_reader *reader, const char *path, rk_wire message, rk_value *map) {
     rk_wire left = message;
-    rk_wire_field field;
+    rk_wire_field field = {0};
     int rc = 0;
     rk_code code = rk_enter(reader, path);
     while (code == RK_OK && (rc = rk_wire_next(&left, &field)) > 0) {

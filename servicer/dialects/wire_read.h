@@ -95,9 +95,9 @@ typedef struct rk_schema rk_schema;
 
 struct rk_row {
     rk_row_kind kind;
+    uint32_t has;     /* set in the struct's bits when the field is there; 0: nobody asks */
     const char *path; /* the field as errors name it, "sampling_params.top_p" */
     size_t offset;    /* of the value in the struct; unused by MESSAGE, PRESENCE and CUSTOM */
-    uint32_t has;     /* set in the struct's bits when the field is there; 0: nobody asks */
     const rk_schema *schema;
     rk_code (*read)(rk_reader *reader, const rk_row *row, const rk_wire_field *field, void *target);
 };

@@ -76,17 +76,17 @@ static rk_code check_prompt(const rk_ts_draft *draft, const rk_limits *limits, r
 /* ---- sampling ---- */
 
 typedef struct range {
-    uint32_t has;   /* the RK_HAS_… bit */
-    size_t offset;  /* of the float in rk_sampling */
-    float low;      /* not below … */
-    bool above_low; /* … or really above */
-    float high;
-    const char *name;
+    size_t offset;     /* of the float in rk_sampling */
+    const char *name;  /* of the field */
     const char *limit; /* as the client reads it */
+    uint32_t has;      /* the RK_HAS_… bit */
+    float low;         /* not below … */
+    float high;        /* … and not above */
+    bool above_low;    /* really above, not equal */
 } range;
 
 #define RANGE(BIT, field, low, above, high, limit)                                                           \
-    { BIT, offsetof(rk_sampling, field), low, above, high, #field, limit }
+    { offsetof(rk_sampling, field), #field, limit, BIT, low, high, above }
 
 static const range ranges[] = {
     RANGE(RK_HAS_TEMPERATURE, temperature, 0.0f, false, FLT_MAX, "0 (greedy) or more"),

@@ -273,9 +273,9 @@ static bool fill(rk_arena *arena, const rk_ts_draft *draft, rk_request *request)
 /* What a message of `size` bytes may take: parts that take more than 32 times their bytes are no real
  * request, but someone's attempt to fill the memory. */
 static size_t memory_cap(size_t size, const rk_limits *limits) {
-    size_t by_size = size < SIZE_MAX / 64 ? 32 * size + 64 * 1024 : SIZE_MAX;
+    size_t by_size = size < SIZE_MAX / 64 ? 32 * size + ((size_t)1 << 16) : SIZE_MAX;
     size_t by_limit = limits->max_message_bytes;
-    by_limit = by_limit && by_limit < SIZE_MAX / 8 ? 4 * by_limit + 1024 * 1024 : SIZE_MAX;
+    by_limit = by_limit && by_limit < SIZE_MAX / 8 ? 4 * by_limit + ((size_t)1 << 20) : SIZE_MAX;
     return by_size < by_limit ? by_size : by_limit;
 }
 

@@ -2,18 +2,19 @@
 #include "dialects/tokenspeed/internal.h"
 
 #define SERVICE "tokenspeed.grpc.scheduler.TokenSpeedScheduler"
+#define PATH(method) ("/" SERVICE "/" method)
 
 const rk_dialect rk_dialect_tokenspeed = {
     .name = "tokenspeed",
     .service = SERVICE,
     .methods =
         {
-            [RK_METHOD_GENERATE] = "/" SERVICE "/Generate",
-            [RK_METHOD_ABORT] = "/" SERVICE "/Abort",
-            [RK_METHOD_HEALTH_CHECK] = "/" SERVICE "/HealthCheck",
-            [RK_METHOD_GET_MODEL_INFO] = "/" SERVICE "/GetModelInfo",
-            [RK_METHOD_GET_SERVER_INFO] = "/" SERVICE "/GetServerInfo",
-            [RK_METHOD_GET_LOADS] = "/" SERVICE "/GetLoads",
+            [RK_METHOD_GENERATE] = PATH("Generate"),
+            [RK_METHOD_ABORT] = PATH("Abort"),
+            [RK_METHOD_HEALTH_CHECK] = PATH("HealthCheck"),
+            [RK_METHOD_GET_MODEL_INFO] = PATH("GetModelInfo"),
+            [RK_METHOD_GET_SERVER_INFO] = PATH("GetServerInfo"),
+            [RK_METHOD_GET_LOADS] = PATH("GetLoads"),
         },
     .decode_generate = rk_ts_decode_generate,
     .decode_abort = rk_ts_decode_abort,
