@@ -576,7 +576,7 @@ static void room_of(const rk_request *request, rk_room *room) {
 static void refuse(rk_generate *g, const rk_verdict *verdict) {
     rk_servicer *servicer = g->call.servicer;
     rk_status status;
-    rk_cause_text(verdict->cause, RK_CAUSE_NONE, verdict, &servicer->config, &status);
+    rk_cause_text(verdict->cause, verdict->twin_cause, verdict, &servicer->config, &status);
     status.code = verdict->code;
     rk_log_event(&servicer->log, RK_LOG_DEBUG, "leg refused",
                  RK_FIELD_TEXT("request", g->request->request_id.data),

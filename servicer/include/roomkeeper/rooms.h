@@ -115,6 +115,7 @@ typedef struct rk_leg_spec {
     uint32_t n;          /* slots to claim, >= 1 */
     uint64_t prompt_tokens;
     int32_t rank; /* pinned by the client; -1: the ledger chooses */
+    bool linked;  /* decode: there is a link to the twin's worker, so the twin will be announced */
 } rk_leg_spec;
 
 typedef enum rk_effect_kind {
@@ -163,8 +164,9 @@ static inline void rk_effects_clear(rk_effects *fx) {
 
 /* What rk_ledger_arrive answers. */
 typedef struct rk_verdict {
-    bool accepted;  /* false: refuse now, before headers; no leg was made */
-    rk_cause cause; /* of the refusal */
+    bool accepted;       /* false: refuse now, before headers; no leg was made */
+    rk_cause cause;      /* of the refusal */
+    rk_cause twin_cause; /* RK_CAUSE_TWIN_ENDED: why the twin ended */
     rk_code code;
     bool retry;
     rk_leg_state state; /* accepted: ADMITTED, WAITING or HELD */

@@ -1,0 +1,212 @@
+/* The ledger's inside, shared by the files of this folder. See README.md for the idea.
+ *
+ * Everything is guarded by rk_ledger.lock; functions here are called with it held. What is to be done outside
+ * is noted on the leg (`todo`), in `ledger->pending`, and copied into the caller's effects by rk_flush at the
+ * end of every operation, so that no effect depends on how much room the caller's list had.
+ */
+#ifndef RK_ROOMS_LEDGER_H
+#define RK_ROOMS_LEDGER_H
+
+#include <assert.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "base/list.h"
+#include "base/map.h"
+#include "roomkeeper/rooms.h"
+
+/* A held prefill leg outlives its decode's wait by this much, so that the decode's answer comes first. */
+#define RK_HELD_MARGIN_MS 5000u
+/* No link for so long, and so many legs in a row unannounced: nobody announces here, do not hold. */
+#define RK_LINK_GONE_MS 30000u
+#define RK_UNANNOUNCED_MAX 8u
+
+/* What a choice of a leg is to the engine. */
+enum {
+    RK_CHOICE_CLAIMED = 1u << 0,   /* holds a slot (HELD, or RELEASING once the choice is over) */
+    RK_CHOICE_RELEASING = 1u << 1, /* over for the client, the engine has not let go */
+    RK_CHOICE_RUNNING = 1u << 2,   /* handed to the engine, which has not let go */
+    RK_CHOICE_ABORTED = 1u << 3,   /* its engine abort has been ordered: never a second one */
+    RK_CHOICE_ENDED = 1u << 4,     /* aborted by its own name: over for the client */
+    RK_CHOICE_ABORT_DUE = 1u << 5, /* an abort of just this choice is pending */
+    RK_CHOICE_END_DUE = 1u << 6,   /* an RK_FX_END_CHOICE is pending */
+};
+
+/* What is to be done for a leg, in the order in which it is done. */
+enum {
+    RK_TODO_OPEN = 1u << 0,
+    RK_TODO_TELL_OPENED = 1u << 1,
+    RK_TODO_ADMIT = 1u << 2,
+    RK_TODO_TELL_ADMITTED = 1u << 3,
+    RK_TODO_TELL_SUBMITTED = 1u << 4,
+    RK_TODO_TELL_HANDED_OFF = 1u << 5,
+    RK_TODO_END = 1u << 6,
+    RK_TODO_CHOICES = 1u << 7, /* some choice has _DUE bits */
+    RK_TODO_ABORT_ALL = 1u << 8,
+    RK_TODO_RELEASE_ROOM = 1u << 9,
+    RK_TODO_TELL_ENDED = 1u << 10,
+    RK_TODO_TELL_QUIESCED = 1u << 11,
+};
+
+typedef enum rk_timer {
+    RK_TIMER_WAIT,     /* WAITING: wait_ms */
+    RK_TIMER_ANNOUNCE, /* HELD, not announced: announce_ms */
+    RK_TIMER_HELD,     /* HELD, announced: wait_ms + margin */
+    RK_TIMER_TWIN,     /* a linked decode whose twin has not been seen: twin_ms */
+    RK_TIMER_HANDOFF,  /* ended before the handoff, the engine not told yet: handoff_ms */
+    RK_TIMERS,
+} rk_timer;
+
+typedef struct rk_leg {
+    uint64_t handle;
+    rk_list all;           /* in ledger->legs */
+    rk_list line;          /* in its rank's line while WAITING */
+    rk_list timer;         /* in ledger->timers[…]: at most one at a time */
+    rk_list transfer;      /* in ledger->transfers from submission until handoff or release */
+    rk_list releasing;     /* in its rank's releasing list while some slot is RELEASING */
+    rk_list pending;       /* in ledger->pending while `todo` is not 0 */
+    uint64_t due;          /* of `timer`, ms */
+    uint64_t transfer_due; /* of `transfer`, ms */
+    uint64_t arrived;      /* ms */
+    uint64_t released_at;  /* when the first slot went RELEASING, ms */
+    rk_leg_state state;
+    uint32_t rank;
+    bool pinned;    /* the client chose the rank */
+    bool paired;    /* a decode or prefill leg with a real room */
+    bool linked;    /* the twin's worker is told of this leg */
+    bool twin_seen; /* the twin has been announced */
+    bool ever_submitted;
+    bool handed_off; /* stays true after the end */
+    bool gone;       /* out of all maps; freed when nothing is pending */
+    bool in_ids;     /* by_id[request_id] is this leg */
+    uint64_t older;  /* handle of an older life of the same id that may still be ending; 0: none */
+    uint32_t n;
+    uint32_t open;        /* choices that are neither finished nor released */
+    uint64_t tokens_each; /* KV tokens claimed per choice */
+    unsigned todo;
+    rk_cause cause; /* of the end */
+    rk_cause twin_cause;
+    rk_code code;
+    bool retry;
+    bool has_room;
+    rk_room room;
+    char *request_id; /* behind `choices`, in the same block */
+    size_t request_id_bytes;
+    uint8_t choices[]; /* n of them: RK_CHOICE_… */
+} rk_leg;
+
+typedef struct rk_rank {
+    rk_list line;      /* rk_leg.line, first come first */
+    rk_list releasing; /* rk_leg.releasing, oldest first */
+    uint32_t held_slots;
+    uint32_t releasing_slots;
+    uint32_t waiting;
+    uint32_t waiting_slots;
+    uint32_t running;
+    uint64_t claimed_tokens;
+} rk_rank;
+
+/* A room we know of without a leg: announced, or dead (a tombstone). */
+typedef struct rk_note {
+    rk_list link; /* oldest first */
+    rk_room room;
+    uint64_t due;
+    bool admitted;  /* announced: the twin has been admitted */
+    rk_cause cause; /* tombstone: why the twin ended */
+} rk_note;
+
+typedef struct rk_notes {
+    rk_bmap *by_room;
+    rk_list list;
+    uint32_t count;
+    uint32_t max;
+    uint64_t keep_ms;
+} rk_notes;
+
+struct rk_ledger {
+    pthread_mutex_t lock;
+    rk_ledger_options options;
+    uint64_t next_handle;
+    rk_map *by_handle;
+    rk_bmap *by_id;   /* the newest leg of an id, also while it is ending */
+    rk_bmap *by_room; /* legs with a room, until the engine has let go */
+    rk_list legs;
+    rk_list timers[RK_TIMERS];
+    rk_list transfers;
+    rk_list pending;
+    rk_rank *ranks;
+    rk_notes tombstones;
+    rk_notes announced;
+    uint32_t held;        /* legs in HELD */
+    uint64_t link_seen;   /* last sign of a link, ms; starts with the first arrival */
+    bool link_known;      /* link_seen has a value */
+    uint32_t unannounced; /* legs in a row that nobody announced */
+    rk_ledger_counts counts;
+};
+
+/* ---- leg.c: the life of a leg and of its slots ---- */
+
+bool rk_gated(const rk_ledger *ledger);
+void rk_set_state(rk_ledger *ledger, rk_leg *leg, rk_leg_state state);
+void rk_todo(rk_ledger *ledger, rk_leg *leg, unsigned what);
+void rk_tell(rk_ledger *ledger, rk_leg *leg, unsigned what); /* only if linked */
+bool rk_fits(const rk_ledger *ledger, const rk_rank *rank, const rk_leg *leg);
+/* Claims and admits; the leg is in no line any more. */
+void rk_admit(rk_ledger *ledger, rk_leg *leg, uint64_t now);
+/* Admits from the head of the rank's line while they fit. */
+void rk_admit_line(rk_ledger *ledger, rk_rank *rank, uint64_t now);
+/* The engine has let go of one choice, or of all. Frees slots, admits who waits; may drop the leg. */
+void rk_free_choice(rk_ledger *ledger, rk_leg *leg, uint32_t choice, uint64_t now);
+void rk_free_all(rk_ledger *ledger, rk_leg *leg, uint64_t now);
+/* How the engine is to be told when a leg that it has is over. */
+typedef enum rk_stop {
+    RK_STOP_ABORT, /* abort now */
+    RK_STOP_LATER, /* a decode before its handoff: wait for the twin, the first output, or handoff_ms */
+    RK_STOP_NONE,  /* it is gone, or has been told */
+} rk_stop;
+/* Ends a live leg. `wire`: with an RK_FX_END. Unsubmitted: its slots are free at once and it is dropped. */
+void rk_end(rk_ledger *ledger, rk_leg *leg, uint64_t now, rk_cause cause, rk_stop stop, bool wire);
+void rk_abort_engine(rk_ledger *ledger, rk_leg *leg);
+rk_stop rk_stop_of(const rk_ledger *ledger, const rk_leg *leg);
+bool rk_submitted(const rk_leg *leg);         /* the engine has or had it */
+void rk_drop(rk_ledger *ledger, rk_leg *leg); /* out of all maps; freed now or when nothing is pending */
+
+/* ---- timers.c ---- */
+
+void rk_timer_set(rk_ledger *ledger, rk_leg *leg, rk_timer timer, uint64_t now);
+void rk_timer_stop(rk_leg *leg);
+void rk_tick(rk_ledger *ledger, uint64_t now);
+
+/* ---- notes.c: rooms without a leg ---- */
+
+int rk_notes_init(rk_notes *notes, uint32_t max, uint64_t keep_ms);
+void rk_notes_free(rk_notes *notes);
+rk_note *rk_notes_find(const rk_notes *notes, const rk_room *room);
+/* Makes or finds it. NULL: none are kept, or out of memory. `dropped` counts the oldest ones that went. */
+rk_note *rk_notes_add(rk_notes *notes, const rk_room *room, uint64_t now, uint64_t *dropped);
+void rk_notes_remove(rk_notes *notes, rk_note *note);
+void rk_notes_expire(rk_notes *notes, uint64_t now);
+
+/* Key bytes of a room: host, NUL, port, room. Returns the length. */
+#define RK_ROOM_KEY_MAX (RK_ROOM_HOST_MAX + sizeof(int32_t) + sizeof(int64_t))
+size_t rk_room_key(const rk_room *room, uint8_t key[RK_ROOM_KEY_MAX]);
+
+/* ---- effects.c ---- */
+
+/* Copies what is pending into the list, as far as it goes. */
+void rk_flush(rk_ledger *ledger, rk_effects *fx);
+
+/* ---- names.c ---- */
+
+/* The code for the *twin* of a leg that ended by this cause, and whether a retry makes sense. */
+rk_code rk_twin_code(rk_cause cause, bool *retry);
+bool rk_cause_retry(rk_cause cause);
+
+/* ---- check.c ---- */
+
+/* Asserts the invariants; does nothing in a release build. Lock held. */
+void rk_ledger_check_locked(rk_ledger *ledger);
+/* For tests: the same with the lock taken. */
+void rk_ledger_check(rk_ledger *ledger);
+
+#endif

@@ -1,0 +1,76 @@
+/* Rooms that have no leg here: those a twin has announced, and tombstones of those whose twin has ended.
+ *
+ * Bounded in number and time; each kind is kept equally long, so the oldest is always first. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "rooms/ledger.h"
+
+size_t rk_room_key(const rk_room *room, uint8_t key[RK_ROOM_KEY_MAX]) {
+    size_t host = strnlen(room->host, RK_ROOM_HOST_MAX - 1);
+    memcpy(key, room->host, host);
+    key[host] = '\0';
+    memcpy(key + host + 1, &room->port, sizeof room->port);
+    memcpy(key + host + 1 + sizeof room->port, &room->room, sizeof room->room);
+    return host + 1 + sizeof room->port + sizeof room->room;
+}
+
+int rk_notes_init(rk_notes *notes, uint32_t max, uint64_t keep_ms) {
+    rk_list_init(&notes->list);
+    notes->max = max;
+    notes->keep_ms = keep_ms;
+    notes->count = 0;
+    notes->by_room = rk_bmap_new();
+    return notes->by_room ? 0 : -ENOMEM;
+}
+
+void rk_notes_free(rk_notes *notes) {
+    while (notes->by_room && !rk_list_empty(&notes->list))
+        rk_notes_remove(notes, RK_CONTAINER(notes->list.next, rk_note, link));
+    rk_bmap_free(notes->by_room);
+}
+
+rk_note *rk_notes_find(const rk_notes *notes, const rk_room *room) {
+    uint8_t key[RK_ROOM_KEY_MAX];
+    return rk_bmap_get(notes->by_room, key, rk_room_key(room, key));
+}
+
+void rk_notes_remove(rk_notes *notes, rk_note *note) {
+    uint8_t key[RK_ROOM_KEY_MAX];
+    (void)rk_bmap_remove(notes->by_room, key, rk_room_key(&note->room, key));
+    rk_list_remove(&note->link);
+    notes->count--;
+    free(note);
+}
+
+rk_note *rk_notes_add(rk_notes *notes, const rk_room *room, uint64_t now, uint64_t *dropped) {
+    rk_note *note = rk_notes_find(notes, room);
+    if (note || notes->max == 0)
+        return note;
+    if (notes->count >= notes->max) {
+        rk_notes_remove(notes, RK_CONTAINER(notes->list.next, rk_note, link));
+        ++*dropped;
+    }
+    note = calloc(1, sizeof *note);
+    if (!note)
+        return NULL;
+    note->room = *room;
+    note->due = now + notes->keep_ms;
+    uint8_t key[RK_ROOM_KEY_MAX];
+    if (rk_bmap_put(notes->by_room, key, rk_room_key(room, key), note) < 0) {
+        free(note);
+        return NULL;
+    }
+    rk_list_push_back(&notes->list, &note->link);
+    notes->count++;
+    return note;
+}
+
+void rk_notes_expire(rk_notes *notes, uint64_t now) {
+    while (!rk_list_empty(&notes->list)) {
+        rk_note *note = RK_CONTAINER(notes->list.next, rk_note, link);
+        if (note->due > now)
+            return;
+        rk_notes_remove(notes, note);
+    }
+}

@@ -1,0 +1,104 @@
+/* Deadlines. Each kind lasts equally long for every leg, so a ring a kind is in the order of time and every
+ * operation on it is O(1); a leg is in one ring at a time, and from its submission in the ring of transfers.
+ */
+#include "rooms/ledger.h"
+
+static uint64_t duration(const rk_ledger *ledger, rk_timer timer) {
+    const rk_ledger_options *o = &ledger->options;
+    switch (timer) {
+    case RK_TIMER_WAIT:
+        return o->wait_ms;
+    case RK_TIMER_ANNOUNCE:
+        return o->announce_ms;
+    case RK_TIMER_HELD:
+        return o->wait_ms + RK_HELD_MARGIN_MS;
+    case RK_TIMER_TWIN:
+        return o->twin_ms;
+    case RK_TIMER_HANDOFF:
+    default:
+        return o->handoff_ms;
+    }
+}
+
+void rk_timer_set(rk_ledger *ledger, rk_leg *leg, rk_timer timer, uint64_t now) {
+    rk_list_remove(&leg->timer);
+    leg->due = now + duration(ledger, timer);
+    rk_list_push_back(&ledger->timers[timer], &leg->timer);
+}
+
+void rk_timer_stop(rk_leg *leg) {
+    rk_list_remove(&leg->timer);
+}
+
+static void fire(rk_ledger *ledger, rk_leg *leg, rk_timer timer, uint64_t now) {
+    switch (timer) {
+    case RK_TIMER_WAIT:
+        rk_end(ledger, leg, now, RK_CAUSE_WAIT_TIMEOUT, RK_STOP_NONE, true);
+        return;
+    case RK_TIMER_ANNOUNCE: /* nobody speaks for it: served as without a link */
+        ledger->unannounced++;
+        rk_admit(ledger, leg, now);
+        return;
+    case RK_TIMER_HELD:
+        rk_end(ledger, leg, now, RK_CAUSE_HELD_TIMEOUT, RK_STOP_NONE, true);
+        return;
+    case RK_TIMER_TWIN:
+        rk_end(ledger, leg, now, RK_CAUSE_TWIN_MISSING, RK_STOP_LATER, true);
+        return;
+    case RK_TIMER_HANDOFF: /* the KV has not come: tell the engine now; the slot stays until it lets go */
+    default:
+        rk_abort_engine(ledger, leg);
+        return;
+    }
+}
+
+static void fire_timers(rk_ledger *ledger, rk_timer timer, uint64_t now) {
+    rk_list *ring = &ledger->timers[timer];
+    while (!rk_list_empty(ring)) {
+        rk_leg *leg = RK_CONTAINER(ring->next, rk_leg, timer);
+        if (leg->due > now)
+            return;
+        rk_timer_stop(leg);
+        fire(ledger, leg, timer, now);
+    }
+}
+
+/* The engine's own deadline has ended what it may have been waiting for. */
+static void fire_transfers(rk_ledger *ledger, uint64_t now) {
+    while (!rk_list_empty(&ledger->transfers)) {
+        rk_leg *leg = RK_CONTAINER(ledger->transfers.next, rk_leg, transfer);
+        if (leg->transfer_due > now)
+            return;
+        rk_list_remove(&leg->transfer);
+        if (leg->state == RK_LEG_ENDED)
+            rk_free_all(ledger, leg, now);
+    }
+}
+
+void rk_tick(rk_ledger *ledger, uint64_t now) {
+    for (int timer = 0; timer < RK_TIMERS; timer++)
+        fire_timers(ledger, (rk_timer)timer, now);
+    fire_transfers(ledger, now);
+    rk_notes_expire(&ledger->tombstones, now);
+    rk_notes_expire(&ledger->announced, now);
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+uint64_t rk_ledger_next_deadline(rk_ledger *ledger) {
+    (void)pthread_mutex_lock(&ledger->lock);
+    uint64_t next = UINT64_MAX;
+    for (int timer = 0; timer < RK_TIMERS; timer++)
+        if (!rk_list_empty(&ledger->timers[timer]))
+            next = earlier(next, RK_CONTAINER(ledger->timers[timer].next, rk_leg, timer)->due);
+    if (!rk_list_empty(&ledger->transfers))
+        next = earlier(next, RK_CONTAINER(ledger->transfers.next, rk_leg, transfer)->transfer_due);
+    if (!rk_list_empty(&ledger->tombstones.list))
+        next = earlier(next, RK_CONTAINER(ledger->tombstones.list.next, rk_note, link)->due);
+    if (!rk_list_empty(&ledger->announced.list))
+        next = earlier(next, RK_CONTAINER(ledger->announced.list.next, rk_note, link)->due);
+    (void)pthread_mutex_unlock(&ledger->lock);
+    return next;
+}
