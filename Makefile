@@ -20,7 +20,7 @@ build:
 demo:
 	@scripts/setup build demo
 	@scripts/build release
-	@PYTHONPATH=build/release/python $(PYTHON) -m roomkeeper demo
+	@PYTHONPATH=python ROOMKEEPER_BRIDGE_DIR=build/release/python/roomkeeper $(PYTHON) -m roomkeeper demo
 
 test:
 	@scripts/setup build test

@@ -88,7 +88,9 @@ def main() -> int:
     build = ROOT / "build" / args.preset
     environment = dict(os.environ)
     environment["ROOMKEEPER_BUILD"] = str(build)
-    environment["PYTHONPATH"] = str(build / "python")
+    # The sources, with the extension of this build.
+    environment["PYTHONPATH"] = str(ROOT / "python")
+    environment["ROOMKEEPER_BRIDGE_DIR"] = str(build / "python/roomkeeper")
     total = Count()
     if not args.no_unit:
         total.add(run_unit(build, environment))
