@@ -223,18 +223,19 @@ static int read_tuple(rk_step_reader *reader, PyObject *item, rk_output *output)
 
 /* ---- the step ---- */
 
-static rk_output *next_output(rk_step_reader *reader) {
+static int append(rk_step_reader *reader, const rk_output *output) {
     if (reader->count == reader->capacity) {
         size_t capacity = reader->capacity ? 2 * reader->capacity : 64;
         rk_output *larger = realloc(reader->outputs, capacity * sizeof *larger);
-        if (!larger)
-            return NULL;
+        if (!larger) {
+            (void)PyErr_NoMemory();
+            return -1;
+        }
         reader->outputs = larger;
         reader->capacity = capacity;
     }
-    rk_output *output = &reader->outputs[reader->count];
-    memset(output, 0, sizeof *output);
-    return output;
+    reader->outputs[reader->count++] = *output;
+    return 0;
 }
 
 /* Remembers the exception that is set, with its place, and who it is about. -1: it is none of ours to keep
@@ -294,17 +295,12 @@ static int reader_close(rk_step_reader *reader, rk_servicer *servicer, int resul
 }
 
 static int add_tuple(rk_step_reader *reader, PyObject *item, Py_ssize_t at) {
-    rk_output *output = next_output(reader);
-    if (!output) {
-        (void)PyErr_NoMemory();
-        return -1;
-    }
-    if (tuple_head(item, output) < 0)
-        return note_bad(reader, at, output, false);
-    if (read_tuple(reader, item, output) < 0)
-        return note_bad(reader, at, output, true);
-    reader->count++;
-    return 0;
+    rk_output output = {0};
+    if (tuple_head(item, &output) < 0)
+        return note_bad(reader, at, &output, false);
+    if (read_tuple(reader, item, &output) < 0)
+        return note_bad(reader, at, &output, true);
+    return append(reader, &output);
 }
 
 int rk_py_push(rk_module_state *state, rk_servicer *servicer, PyObject *step) {
@@ -322,25 +318,20 @@ int rk_py_push(rk_module_state *state, rk_servicer *servicer, PyObject *step) {
 }
 
 static int add_dict(rk_step_reader *reader, PyObject *item, Py_ssize_t at) {
-    rk_output *output = next_output(reader);
-    if (!output) {
-        (void)PyErr_NoMemory();
-        return -1;
-    }
+    rk_output output = {0};
     PyObject *choice = PyTuple_Check(item) && PyTuple_Size(item) == 2 ? PyTuple_GetItem(item, 0) : NULL;
     if (!choice || !PyObject_TypeCheck(choice, reader->state->choice_type)) {
         PyErr_SetString(PyExc_TypeError, "an output is a tuple of 2: (Choice, dict)");
-        return note_bad(reader, at, output, false);
+        return note_bad(reader, at, &output, false);
     }
     rk_py_choice *request = (rk_py_choice *)choice;
     if (request->finished)
         return 0; /* late: nobody is left to hear it */
-    output->handle = request->handle;
-    output->choice = request->choice;
-    if (rk_reader_asyncllm(reader, request, PyTuple_GetItem(item, 1), output) < 0)
-        return note_bad(reader, at, output, true);
-    reader->count++;
-    return 0;
+    output.handle = request->handle;
+    output.choice = request->choice;
+    if (rk_reader_asyncllm(reader, request, PyTuple_GetItem(item, 1), &output) < 0)
+        return note_bad(reader, at, &output, true);
+    return append(reader, &output);
 }
 
 int rk_py_push_asyncllm(rk_module_state *state, rk_servicer *servicer, PyObject *step) {

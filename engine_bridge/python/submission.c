@@ -175,16 +175,16 @@ static int put(PyObject *dict, const char *key, PyObject *value) {
 /* Only what the client has set, so that an absent field is the engine's default and a 0 is a 0. */
 static int put_scalars(PyObject *dict, const rk_sampling *s) {
     const struct {
-        uint32_t bit;
         const char *key;
+        uint32_t bit;
         float value;
     } floats[] = {
-        {RK_HAS_TEMPERATURE, "temperature", s->temperature},
-        {RK_HAS_TOP_P, "top_p", s->top_p},
-        {RK_HAS_MIN_P, "min_p", s->min_p},
-        {RK_HAS_FREQUENCY_PENALTY, "frequency_penalty", s->frequency_penalty},
-        {RK_HAS_PRESENCE_PENALTY, "presence_penalty", s->presence_penalty},
-        {RK_HAS_REPETITION_PENALTY, "repetition_penalty", s->repetition_penalty},
+        {"temperature", RK_HAS_TEMPERATURE, s->temperature},
+        {"top_p", RK_HAS_TOP_P, s->top_p},
+        {"min_p", RK_HAS_MIN_P, s->min_p},
+        {"frequency_penalty", RK_HAS_FREQUENCY_PENALTY, s->frequency_penalty},
+        {"presence_penalty", RK_HAS_PRESENCE_PENALTY, s->presence_penalty},
+        {"repetition_penalty", RK_HAS_REPETITION_PENALTY, s->repetition_penalty},
     };
     for (size_t i = 0; i < sizeof floats / sizeof floats[0]; i++)
         if ((s->has & floats[i].bit) && put(dict, floats[i].key, PyFloat_FromDouble(floats[i].value)) < 0)
