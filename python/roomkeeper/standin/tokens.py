@@ -1,0 +1,50 @@
+"""The made-up model: token i of a request is a checksum of its prompt and i.
+
+So an aggregated and a disaggregated run of one prompt say the same, and a test can know what comes.
+Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import array
+import zlib
+from collections.abc import Sequence
+
+EOS_TOKEN = 2
+#: Below are <unk>, <s> and </s>, which the model never says.
+FIRST_ORDINARY_TOKEN = 3
+#: Logprobs repeat after so many positions.
+_LOGPROB_STEPS = 8
+
+
+def checksum(prompt: Sequence[int]) -> int:
+    """What of a prompt the model looks at."""
+    return zlib.crc32(array.array("I", prompt).tobytes())
+
+
+def token_at(prompt_checksum: int, index: int, vocab_size: int) -> int:
+    """Output token ``index`` of a prompt with this checksum."""
+    ordinary = vocab_size - FIRST_ORDINARY_TOKEN
+    return FIRST_ORDINARY_TOKEN + zlib.crc32(b"%d" % index, prompt_checksum) % ordinary
+
+
+def output_of(prompt: Sequence[int], count: int, vocab_size: int) -> list[int]:
+    """The first ``count`` tokens the model says after a prompt."""
+    seen = checksum(prompt)
+    return [token_at(seen, index, vocab_size) for index in range(count)]
+
+
+def logprob_at(index: int) -> float:
+    """The logprob of output token ``index``: exact in 32 bits, unlike its neighbours'."""
+    return -(1 + index % _LOGPROB_STEPS) / _LOGPROB_STEPS
+
+
+def alternatives_at(index: int, token: int, count: int, vocab_size: int) -> list[tuple[float, int]]:
+    """The ``count`` likeliest tokens at a position: the one said, then its successors by number."""
+    best = logprob_at(index)
+    ordinary = vocab_size - FIRST_ORDINARY_TOKEN
+    start = token - FIRST_ORDINARY_TOKEN
+    return [
+        (best - rank, FIRST_ORDINARY_TOKEN + (start + rank) % ordinary)
+        for rank in range(min(count, ordinary))
+    ]
