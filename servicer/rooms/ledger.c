@@ -261,7 +261,9 @@ static int enlist(rk_ledger *ledger, rk_leg *leg, rk_leg *old) {
     if (rk_bmap_put(ledger->by_id, leg->request_id, leg->request_id_bytes, leg) < 0)
         goto no_id;
     leg->in_ids = true;
-    leg->older = old ? old->handle : 0;
+    leg->older = old;
+    if (old)
+        old->newer = leg;
     rk_list_push_back(&ledger->legs, &leg->all);
     ledger->counts.legs[RK_LEG_ARRIVED]++;
     return 0;
@@ -555,11 +557,14 @@ static bool split_child(const char *id, size_t bytes, size_t *parent_bytes, uint
 }
 
 /* An Abort that comes while an older life of the id is ending was meant for that one. */
-static bool charged_to_older(rk_ledger *ledger, rk_leg *leg) {
-    if (!leg->older || !find(ledger, leg->older))
-        return false;
-    leg->older = 0;
-    return true;
+static bool charged_to_older(rk_leg *leg) {
+    for (rk_leg *older = leg->older; older; older = older->older) {
+        if (older->charged)
+            continue;
+        older->charged = true;
+        return true;
+    }
+    return false;
 }
 
 uint32_t rk_ledger_abort(rk_ledger *ledger, uint64_t now, const char *request_id, size_t bytes,
@@ -570,7 +575,7 @@ uint32_t rk_ledger_abort(rk_ledger *ledger, uint64_t now, const char *request_id
     size_t parent_bytes;
     uint32_t choice;
     if (leg && leg->state != RK_LEG_ENDED) {
-        hit = charged_to_older(ledger, leg) ? 1 : abort_leg(ledger, leg, now);
+        hit = charged_to_older(leg) ? 1 : abort_leg(ledger, leg, now);
     } else if (!leg && split_child(request_id, bytes, &parent_bytes, &choice)) {
         leg = rk_bmap_get(ledger->by_id, request_id, parent_bytes);
         if (leg && leg->state != RK_LEG_ENDED && leg->n > 1 && choice < leg->n)

@@ -76,10 +76,12 @@ typedef struct rk_leg {
     bool linked;    /* the twin's worker is told of this leg */
     bool twin_seen; /* the twin has been announced */
     bool ever_submitted;
-    bool handed_off; /* stays true after the end */
-    bool gone;       /* out of all maps; freed when nothing is pending */
-    bool in_ids;     /* by_id[request_id] is this leg */
-    uint64_t older;  /* handle of an older life of the same id that may still be ending; 0: none */
+    bool handed_off;      /* stays true after the end */
+    bool gone;            /* out of all maps; freed when nothing is pending */
+    bool in_ids;          /* by_id[request_id] is this leg: the newest life of its id */
+    bool charged;         /* an Abort that came for the id has been counted against this ended life */
+    struct rk_leg *older; /* the life of the same id before this one, while the engine has not let go of it */
+    struct rk_leg *newer; /* and the one after */
     uint32_t n;
     uint32_t open;        /* choices that are neither finished nor released */
     uint64_t tokens_each; /* KV tokens claimed per choice */

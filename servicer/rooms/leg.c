@@ -232,6 +232,20 @@ void rk_end(rk_ledger *ledger, rk_leg *leg, uint64_t now, rk_cause cause, rk_sto
 
 /* ---- removal ---- */
 
+/* The lives of one id are a chain; the newest that is left is the one the id names. */
+static void leave_ids(rk_ledger *ledger, rk_leg *leg) {
+    if (leg->newer)
+        leg->newer->older = leg->older;
+    if (leg->older)
+        leg->older->newer = leg->newer;
+    if (!leg->in_ids)
+        return;
+    (void)rk_bmap_remove(ledger->by_id, leg->request_id, leg->request_id_bytes);
+    if (leg->older) /* cannot fail: a place has just become free */
+        leg->older->in_ids =
+            rk_bmap_put(ledger->by_id, leg->request_id, leg->request_id_bytes, leg->older) == 0;
+}
+
 void rk_drop(rk_ledger *ledger, rk_leg *leg) {
     assert(claimed_slots(leg) == 0);
     rk_timer_stop(leg);
@@ -240,8 +254,7 @@ void rk_drop(rk_ledger *ledger, rk_leg *leg) {
     rk_list_remove(&leg->releasing);
     rk_list_remove(&leg->all);
     (void)rk_map_remove(ledger->by_handle, leg->handle);
-    if (leg->in_ids)
-        (void)rk_bmap_remove(ledger->by_id, leg->request_id, leg->request_id_bytes);
+    leave_ids(ledger, leg);
     if (leg->paired) {
         uint8_t key[RK_ROOM_KEY_MAX];
         (void)rk_bmap_remove(ledger->by_room, key, rk_room_key(&leg->room, key));

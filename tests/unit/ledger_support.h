@@ -1,5 +1,5 @@
-/* What the ledger's tests share: options with the defaults' proportions, legs with short names, and the effects of
- * one operation, looked up by kind. */
+/* What the ledger's tests share: options with the defaults' proportions, legs with short names, and the
+ * effects of one operation, looked up by kind. */
 #ifndef LEDGER_SUPPORT_H
 #define LEDGER_SUPPORT_H
 
