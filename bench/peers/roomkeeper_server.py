@@ -126,7 +126,7 @@ async def _serve(args: argparse.Namespace) -> None:
     servicer.start()
     adapter = None
     if args.engine == "asyncllm":
-        adapter = AsyncLLMEngine(servicer, engine)
+        adapter = AsyncLLMEngine(engine, servicer)
         adapter.start()
     else:
         driver = StepDriver(servicer, engine)
