@@ -1,0 +1,413 @@
+"""Serves an engine from its start to its end: what all launchers share.
+
+``serve`` starts the engine, hangs it on to a servicer, warms it up, and waits for the end: a signal
+(drain, stop, exit code 0), an engine process that dies (streams end UNAVAILABLE, exit code 1), or
+something that makes serving impossible (one line; exit code 1 for the engine, 2 for a flag or an
+address). Whatever happens, a timer sees to it that a stuck shutdown ends too.
+
+Everything runs on the main thread's loop, but for the thread that watches the engine's processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+from roomkeeper.asyncllm import AsyncLLMEngine, OutputPath
+from roomkeeper.config import Config
+from roomkeeper.engine import WorkerInfo
+from roomkeeper.enginewatch import EngineWatch, end_processes
+from roomkeeper.errors import RoomkeeperError
+from roomkeeper.flags import RoomFlags, add_room_flags, split_room_flags
+from roomkeeper.servicer import Servicer
+from roomkeeper.workerinfo import worker_info_from
+
+__all__ = [
+    "Launched",
+    "Ready",
+    "RoomFlags",
+    "add_room_flags",
+    "join_address",
+    "serve",
+    "split_room_flags",
+]
+
+EXIT_ENGINE = 1
+EXIT_USAGE = 2
+
+#: The warm-up's one token must come within this; an engine may still compile what it runs.
+WARM_UP_S = 600.0
+#: The engine's processes may clean up so long before they are killed.
+ENGINE_GRACE_S = 5.0
+#: The last words of open streams, when the engine has died, may take so long.
+LAST_WORDS_S = 2.0
+#: A shutdown may take so long besides its drain; then the process ends anyway.
+STUCK_S = 30.0
+_IDLE_PERIOD_S = 0.05
+
+_log = logging.getLogger("roomkeeper")
+
+
+@dataclasses.dataclass(frozen=True)
+class Launched:
+    """An engine that is up."""
+
+    #: In the shape of TokenSpeed's AsyncLLM. None: this process has schedulers only and serves
+    #: nothing; they have ended.
+    async_llm: Any
+    #: The scheduler's ready report.
+    scheduler_info: Mapping[str, Any]
+    #: Lets go of what is the engine's own, before its processes are ended. On the loop; may block.
+    close: Callable[[], None] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """A worker that serves."""
+
+    #: As bound, ports filled in.
+    addresses: Sequence[str]
+    info: WorkerInfo
+    servicer: Servicer
+
+
+class _UsageError(RoomkeeperError):
+    """Something to put right on the command line; one line."""
+
+
+class _EndLaunch(BaseException):
+    """Raised by a signal's handler while the engine starts. Not for the engine to catch."""
+
+
+def serve(
+    launch: Callable[[], Launched],
+    server_args: Any,
+    *,
+    config: Config,
+    addresses: Sequence[str],
+    output_path: OutputPath = "auto",
+    on_ready: Callable[[Ready], None] | None = None,
+) -> int:
+    """Serves until the end; the exit code. Main thread only.
+
+    ``launch`` starts the engine, blocking, on the loop's thread; what it raises is one line and
+    exit code 1. ``server_args`` are the engine's arguments as ``worker_info_from`` reads them.
+    ``on_ready`` is told once, when the worker is SERVING, on the loop.
+    """
+    worker = _Worker(launch, server_args, config, addresses, output_path, on_ready)
+    try:
+        for address in addresses:
+            _check_address(address)
+        return _run(worker.main())
+    except _UsageError as error:
+        _log.error("%s", error)
+        return EXIT_USAGE
+
+
+def join_address(host: str | None, port: int) -> str:
+    """``host:port`` as the servicer listens on it; IPv6 in brackets."""
+    host = host or "127.0.0.1"
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+class _Worker:
+    """One run of ``serve``."""
+
+    def __init__(
+        self,
+        launch: Callable[[], Launched],
+        server_args: Any,
+        config: Config,
+        addresses: Sequence[str],
+        output_path: OutputPath,
+        on_ready: Callable[[Ready], None] | None,
+    ) -> None:
+        self._launch = launch
+        self._server_args = server_args
+        self._config = config
+        self._addresses = addresses
+        self._output_path = output_path
+        self._on_ready = on_ready
+        self._watch = EngineWatch(self._engine_exited)
+        self._guard: threading.Timer | None = None
+        self._loop: asyncio.AbstractEventLoop
+        #: Somebody has asked for the end, or the engine has brought it.
+        self._end: asyncio.Event
+        self._hurry: asyncio.Event
+        #: Guards the step from launching to serving; the watch's thread must not see it half done.
+        self._phase = threading.Lock()
+        self._serving = False
+        #: Signals that another handler has taken note of and will send once more.
+        self._echoes = 0
+        self._stop_asked = False
+        self._engine_gone = ""
+
+    async def main(self) -> int:
+        self._loop = asyncio.get_running_loop()
+        self._end, self._hurry = asyncio.Event(), asyncio.Event()
+        self._catch_signals_while_launching()
+        self._watch.start()
+        try:
+            launched = self._launch()
+        except _EndLaunch:
+            return self._give_up(EXIT_ENGINE if self._engine_gone else 0)
+        except Exception as error:
+            return self._give_up(EXIT_ENGINE, f"the engine did not start: {_line(error)}", error)
+        if launched.async_llm is None:
+            return self._give_up(
+                EXIT_ENGINE, "the engine's schedulers have ended; so does this node"
+            )
+        try:
+            return await self._serve(launched)
+        finally:
+            self._watch.stop()
+            if launched.close is not None:
+                launched.close()
+            end_processes(0.0 if self._hurry.is_set() else ENGINE_GRACE_S)
+
+    # -- while the engine starts --
+
+    def _catch_signals_while_launching(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._asked_while_launching)
+        # A scheduler that fails tells its parent so; unhandled, it would end us without a word.
+        signal.signal(signal.SIGUSR1, self._failed_while_launching)
+
+    def _asked_while_launching(self, number: int, _frame: FrameType | None) -> None:
+        self._arm(0, STUCK_S)
+        if not self._stop_asked:
+            self._stop_asked = True
+            _log.info("%s while the engine starts: ending", signal.Signals(number).name)
+        raise _EndLaunch
+
+    def _failed_while_launching(self, _number: int, _frame: FrameType | None) -> None:
+        self._arm(EXIT_ENGINE, STUCK_S)
+        self._engine_gone = "a scheduler process has failed"
+        _log.error("the engine did not start: a scheduler process has failed; its log says why")
+        raise _EndLaunch
+
+    def _give_up(self, code: int, line: str = "", error: BaseException | None = None) -> int:
+        """Ends a launch. The handlers must not raise any more."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
+        self._arm(code, STUCK_S)
+        self._watch.stop()
+        if line:
+            _log.error("%s", line)
+        if error is not None:
+            _log.debug("where it was raised", exc_info=error)
+        end_processes(ENGINE_GRACE_S)
+        return code
+
+    def _engine_exited(self, pid: int, code: int) -> None:
+        """The watch's thread."""
+        what = f"engine process {pid} has ended with exit code {code}"
+        with self._phase:
+            if self._serving:
+                self._loop.call_soon_threadsafe(self._engine_died, what)
+                return
+            # The main thread waits in the engine's launcher for a report that will never come.
+            _log.error("the engine did not start: %s; its log says why", what)
+            end_processes(0.0)
+            _exit_now(EXIT_ENGINE)
+
+    # -- serving --
+
+    async def _serve(self, launched: Launched) -> int:
+        skip = os.environ.get("TOKENSPEED_SKIP_GRPC_WARMUP", "").lower() in ("1", "true", "yes")
+        try:
+            info = worker_info_from(
+                self._server_args, launched.async_llm, launched.scheduler_info, skip_warmup=skip
+            )
+            servicer = Servicer(info, self._config)
+            bound = [_with_port(address, servicer.listen(address)) for address in self._addresses]
+        except (RoomkeeperError, ValueError) as error:
+            raise _UsageError(str(error)) from error
+        self._watch.freeze()
+        engine = AsyncLLMEngine(launched.async_llm, servicer, output_path=self._output_path)
+        engine.start()
+        self._catch_signals()
+        with self._phase:
+            self._serving = True
+        servicer.start()
+        _log.info("listening on %s", ", ".join(bound))
+        warm_up = self._loop.create_task(self._warm_up(engine, servicer, bound))
+        await self._end.wait()
+        warm_up.cancel()
+        code = EXIT_ENGINE if self._engine_gone and not self._stop_asked else 0
+        await self._shut_down(engine, servicer)
+        return code
+
+    async def _warm_up(
+        self, engine: AsyncLLMEngine, servicer: Servicer, bound: Sequence[str]
+    ) -> None:
+        """SERVING, once an aggregated engine has given a token. PD roles need a peer for that."""
+        info = servicer.info
+        needed = info.role == "null" and not info.skip_warmup
+        if needed and not await engine.warm_up(WARM_UP_S):
+            why = f"the warm-up request failed, or gave no token within {WARM_UP_S:g} s"
+            _log.error("%s; the worker stays NOT_SERVING", why)
+            servicer.state("starting", why)
+            return
+        servicer.state("ready")
+        _log.info(
+            "serving %s: role %s, window %s, outputs by %s",
+            info.served_model_name or "the engine",
+            info.role,
+            info.window or "unknown",
+            engine.output_path,
+        )
+        if self._on_ready is not None:
+            self._on_ready(Ready(bound, info, servicer))
+
+    def _catch_signals(self) -> None:
+        """On the loop from now on, whatever the engine has put there for itself.
+
+        Besides, at the interpreter's level: that works while the loop is stuck in Python code.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._asked, number)
+            signal.signal(number, self._arm_at_signal)
+        self._loop.add_signal_handler(
+            signal.SIGUSR1, self._engine_died, "a scheduler process has failed; its log says why"
+        )
+
+    def _arm_at_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._arm(0, self._config.number("drain_seconds") + STUCK_S)
+
+    def _asked(self, number: int) -> None:
+        """SIGTERM or SIGINT: the first drains, the second ends it now."""
+        name = signal.Signals(number).name
+        if self._stop_asked and self._echoes > 0:
+            self._echoes -= 1
+            return
+        if signal.getsignal(number) != self._arm_at_signal:
+            # An HTTP server inside the engine has put its handler over ours. It closes, and sends
+            # the signal again then.
+            self._echoes += 1
+        self._arm_at_signal(number, None)
+        if self._stop_asked:
+            _log.warning("%s again: ending now", name)
+            self._hurry.set()
+        else:
+            drain_s = self._config.number("drain_seconds")
+            _log.info("%s: draining, %g s at most; again to end now", name, drain_s)
+        self._stop_asked = True
+        self._end.set()
+
+    def _engine_died(self, what: str) -> None:
+        if self._engine_gone:
+            return
+        self._engine_gone = what
+        self._watch.stop()
+        if not self._stop_asked:
+            _log.error("%s; the worker ends with exit code %d", what, EXIT_ENGINE)
+            self._arm(EXIT_ENGINE, STUCK_S)
+        self._end.set()
+
+    # -- the end --
+
+    async def _shut_down(self, engine: AsyncLLMEngine, servicer: Servicer) -> None:
+        servicer.drain()
+        await self._wait_idle(servicer, self._config.number("drain_seconds"))
+        if self._engine_gone:
+            servicer.state("dead", self._engine_gone)
+            await self._wait_idle(servicer, LAST_WORDS_S, whatever=True)
+        self._watch.stop()
+        open_calls = servicer.open_calls()
+        if open_calls:
+            _log.warning("%d streams are still open; they end UNAVAILABLE", open_calls)
+        await asyncio.to_thread(servicer.stop)
+        engine.close()
+        _log.info("stopped")
+
+    async def _wait_idle(
+        self, servicer: Servicer, timeout_s: float, *, whatever: bool = False
+    ) -> None:
+        """Until no stream is open. In a hurry, or without an engine, not (but ``whatever``)."""
+        until = self._loop.time() + timeout_s
+        while not servicer.wait_idle(0) and self._loop.time() < until:
+            if not whatever and (self._hurry.is_set() or self._engine_gone):
+                return
+            await asyncio.sleep(_IDLE_PERIOD_S)
+
+    def _arm(self, code: int, after_s: float) -> None:
+        """Ends the process with ``code`` should it still be there ``after_s`` from now; once."""
+        if self._guard is not None:
+            return
+        self._guard = threading.Timer(after_s, _end_stuck, (code, after_s))
+        self._guard.daemon = True
+        self._guard.start()
+
+
+def _end_stuck(code: int, after_s: float) -> None:
+    _log.error(
+        "the shutdown has not come to its end within %g s; the process ends as it is", after_s
+    )
+    end_processes(0.0)
+    _exit_now(code)
+
+
+def _exit_now(code: int) -> None:
+    for handler in _log.handlers:
+        handler.flush()
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def _run(main: Coroutine[Any, Any, int]) -> int:
+    """On uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    if sys.version_info >= (3, 11):
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(main)
+    uvloop.install()
+    return asyncio.run(main)
+
+
+def _check_address(address: str) -> None:
+    """Whether it can be bound, before the engine loads for minutes; the servicer binds it later."""
+    if address.startswith("unix:"):
+        return
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or port == "0":
+        return
+    host = host.strip("[]")
+    try:
+        infos = socket.getaddrinfo(
+            None if host in ("", "*") else host,
+            int(port),
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )
+        for family, kind, protocol, _, where in infos[:1]:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(where)
+                probe.listen(1)
+    except (OSError, OverflowError) as error:
+        what = getattr(error, "strerror", None) or str(error)
+        raise _UsageError(
+            f"cannot listen on {address}: {what}; stop what listens there or choose another"
+        ) from error
+
+
+def _with_port(address: str, port: int) -> str:
+    return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if text else type(error).__name__

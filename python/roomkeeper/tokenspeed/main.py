@@ -1,0 +1,111 @@
+"""A TokenSpeed worker: its own flags, its own frontend and schedulers, our servicer.
+
+A drop-in for the module that ``ts serve`` spawns: ``TS_SERVE_ENGINE_MODULE=roomkeeper.tokenspeed``.
+TokenSpeed is imported here and nowhere at module level, so that every failure is one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import logging
+import sys
+from typing import Any
+
+from roomkeeper import logs
+from roomkeeper.errors import RoomkeeperError
+from roomkeeper.launcher import (
+    EXIT_USAGE,
+    Launched,
+    add_room_flags,
+    join_address,
+    serve,
+    split_room_flags,
+)
+
+PROG = "python -m roomkeeper.tokenspeed"
+
+_log = logging.getLogger("roomkeeper")
+
+
+class _CannotStart(RoomkeeperError):
+    """One line: why there will be no worker."""
+
+
+def main(argv: list[str]) -> int:
+    """The exit code: 0 after a signal, 1 with the engine's end, 2 for what an operator can mend."""
+    logs.set_up()
+    try:
+        flags, engine_argv = split_room_flags(argv)
+        config = flags.config()
+        logs.set_up(config)
+        if "-h" in engine_argv or "--help" in engine_argv:
+            _print_room_help()
+        server_args = _parse(engine_argv)
+        _check_role(server_args)
+        launch = functools.partial(_launch, server_args, _find_launcher())
+    except RoomkeeperError as error:
+        _log.error("%s", error)
+        return EXIT_USAGE
+    addresses = [join_address(server_args.host, server_args.port), *flags.listen]
+    if server_args.node_rank:
+        _log.info(
+            "node rank %d: this node runs schedulers only; rank 0 serves gRPC",
+            server_args.node_rank,
+        )
+        addresses = []
+    return serve(launch, server_args, config=config, addresses=addresses)
+
+
+def _print_room_help() -> None:
+    """Ahead of TokenSpeed's own help, which ends the process."""
+    parser = argparse.ArgumentParser(
+        prog=PROG,
+        usage=f"{PROG} [TokenSpeed's flags] [roomkeeper's flags]",
+        description="A TokenSpeed worker that keeps its rooms. TokenSpeed's own flags follow.",
+        add_help=False,
+    )
+    add_room_flags(parser)
+    parser.print_help()
+    print(flush=True)
+
+
+def _parse(argv: list[str]) -> Any:
+    """TokenSpeed's arguments by its own parser, which prints its usage and exits with 2 itself."""
+    if importlib.util.find_spec("tokenspeed") is None:
+        raise _CannotStart(
+            f"TokenSpeed is not installed in {sys.executable}; pip install tokenspeed there, or "
+            "try python -m roomkeeper standin"
+        )
+    try:
+        from tokenspeed.runtime.utils.server_args import prepare_server_args
+    except ImportError as error:
+        raise _CannotStart(f"TokenSpeed does not import: {error}") from error
+    try:
+        return prepare_server_args(argv)
+    except Exception as error:
+        _log.debug("where it was raised", exc_info=error)
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise _CannotStart(f"TokenSpeed refuses its flags: {text}") from error
+
+
+def _check_role(server_args: Any) -> None:
+    if server_args.disaggregation_mode == "encode":
+        raise _CannotStart(
+            "--disaggregation-mode is encode; roomkeeper serves null, prefill and decode, use "
+            "python -m smg_grpc_servicer.tokenspeed for this worker"
+        )
+
+
+def _find_launcher() -> Any:
+    try:
+        from tokenspeed.runtime.entrypoints.engine import _launch_subprocesses
+    except ImportError as error:
+        raise _CannotStart(f"this TokenSpeed's engine does not import: {error}") from error
+    return _launch_subprocesses
+
+
+def _launch(server_args: Any, launch_subprocesses: Any) -> Launched:
+    async_llm, _template_manager, scheduler_info = launch_subprocesses(server_args=server_args)
+    return Launched(async_llm, scheduler_info or {})
