@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from roomkeeper.errors import RoomkeeperError
 from roomkeeper.standin.kv import PORT_OFFSET
 from roomkeeper.standin.plan import PAGE_TOKENS
 
@@ -23,7 +25,7 @@ MODEL_LEN_MAX = 1 << 24
 VOCAB_MIN = 16
 
 
-class ArgumentError(ValueError):
+class ArgumentError(RoomkeeperError, ValueError):
     """A flag that cannot be; one line."""
 
 
@@ -187,8 +189,18 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def resolve(given: argparse.Namespace) -> StandinArgs:
-    """Fills in what was left out, and checks. ArgumentError: one line."""
+def parse(argv: Sequence[str]) -> StandinArgs:
+    """Flags to arguments: fills in what was left out, and checks. ArgumentError: one line."""
+    made = parser()
+    given, unknown = made.parse_known_args(argv)
+    if unknown:
+        known = [flag for action in made._actions for flag in action.option_strings]
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1, cutoff=0.0)
+        raise ArgumentError(f"{unknown[0]}: there is no such flag; did you mean {near[0]}?")
+    return _resolve(given)
+
+
+def _resolve(given: argparse.Namespace) -> StandinArgs:
     config = _read_model(given.model)
     limits = (
         ("port", 0, 65535),
@@ -213,7 +225,9 @@ def resolve(given: argparse.Namespace) -> StandinArgs:
     for name, low, high in limits:
         value = getattr(given, name.replace("-", "_"))
         if not low <= value <= high:  # also for NaN
-            raise ArgumentError(f"--{name} is {value:g}; it must be from {low:g} to {high:g}")
+            raise ArgumentError(
+                f"--{name} is {value:.15g}; it must be from {low:.15g} to {high:.15g}"
+            )
     if given.role == "prefill" and given.attention_dp_size > 1:
         raise ArgumentError(
             f"--attention-dp-size is {given.attention_dp_size}; a prefill of the stand-in has one "
@@ -242,11 +256,6 @@ def resolve(given: argparse.Namespace) -> StandinArgs:
         faults=given.faults,
         model_config=config,
     )
-
-
-def parse(argv: Sequence[str]) -> StandinArgs:
-    """Flags to arguments. ArgumentError: one line."""
-    return resolve(parser().parse_args(argv))
 
 
 def _read_model(model: str) -> dict[str, Any]:

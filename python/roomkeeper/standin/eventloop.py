@@ -53,7 +53,7 @@ def make_scheduling(limits: Limits) -> Scheduling:
 
 
 class EventLoop:
-    """See the top of the file. OSError when the KV port of a prefill is taken."""
+    """See the top of the file. PortTaken: a prefill cannot listen for its decodes."""
 
     def __init__(self, args: StandinArgs, rank: int, end: socket.socket) -> None:
         self._args = args

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from roomkeeper.errors import RoomkeeperError
 from roomkeeper.standin.lines import Lines
 
 PORT_OFFSET = 1000
@@ -30,6 +31,10 @@ ROOMS_MAX = 65536
 PEERS_MAX = 256
 #: A decode tries again to connect after so long.
 RETRY_S = 0.2
+
+
+class PortTaken(RoomkeeperError):
+    """The port where a prefill meets its decodes cannot be listened on; one line."""
 
 
 class Arrival(NamedTuple):
@@ -244,17 +249,25 @@ class DecodeEnd:
             self._retry_at[bootstrap_port] = 0
 
 
+def check_port(bootstrap_port: int) -> None:
+    """Whether a prefill can meet its decodes there. PortTaken: it cannot."""
+    _listen(bootstrap_port).close()
+
+
 def _listen(bootstrap_port: int) -> socket.socket:
-    """OSError when the port is taken."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setblocking(False)
     try:
         listener.bind((HOST, bootstrap_port + PORT_OFFSET))
         listener.listen(PEERS_MAX)
-    except OSError:
+    except OSError as error:
         listener.close()
-        raise
+        raise PortTaken(
+            f"--disaggregation-bootstrap-port is {bootstrap_port}, but the KV port above it, "
+            f"{HOST}:{bootstrap_port + PORT_OFFSET}, cannot be listened on: {error.strerror}; "
+            "give another"
+        ) from error
     return listener
 
 

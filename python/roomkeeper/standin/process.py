@@ -21,9 +21,10 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import TypeAlias
 
+from roomkeeper.errors import RoomkeeperError
 from roomkeeper.standin import messages
 from roomkeeper.standin.args import StandinArgs
-from roomkeeper.standin.kv import HOST, PORT_OFFSET
+from roomkeeper.standin.kv import PortTaken
 from roomkeeper.standin.pipe import Pipe
 
 READY_TIMEOUT_S = 60.0
@@ -33,7 +34,7 @@ _PR_SET_PDEATHSIG = 1
 Entry: TypeAlias = Callable[[StandinArgs, int, socket.socket, int], None]
 
 
-class LaunchError(RuntimeError):
+class LaunchError(RoomkeeperError, RuntimeError):
     """A scheduler process that did not come up; one line."""
 
 
@@ -45,13 +46,8 @@ def run_event_loop(args: StandinArgs, rank: int, end: socket.socket, launcher_pi
 
     try:
         loop = EventLoop(args, rank, end)
-    except OSError as error:
-        port = args.disaggregation_bootstrap_port
-        why = (
-            f"--disaggregation-bootstrap-port is {port}, but {HOST}:{port + PORT_OFFSET} cannot be "
-            f"listened on: {error.strerror}; give another"
-        )
-        Pipe(end, lambda _: None).send(messages.Failed(why))
+    except PortTaken as error:
+        _report_failure(end, str(error))
         sys.exit(2)
     signal.signal(signal.SIGTERM, lambda *_: setattr(loop, "stopping", True))
     try:
@@ -62,6 +58,16 @@ def run_event_loop(args: StandinArgs, rank: int, end: socket.socket, launcher_pi
     except Exception:
         traceback.print_exc()
         sys.exit(1)
+
+
+def _report_failure(end: socket.socket, why: str) -> None:
+    """Says so and waits until the launcher has heard it: a watch might see our end first."""
+    pipe = Pipe(end, lambda _: None)
+    pipe.send(messages.Failed(why))
+    end.setblocking(True)
+    end.settimeout(READY_TIMEOUT_S)
+    with contextlib.suppress(OSError):
+        end.recv(1)
 
 
 def _die_with(launcher_pid: int) -> None:
