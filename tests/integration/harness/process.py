@@ -1,0 +1,265 @@
+"""Programs under test: started, listened to, ended, never left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import roomkeeper
+from harness.client import GUARD_S
+
+PROGRAMS = Path(__file__).parent / "programs"
+#: Under a sanitizer, or valgrind, everything takes its time.
+SANITIZED = bool(os.environ.get("ROOMKEEPER_SANITIZED"))
+
+
+def build_folder() -> Path:
+    """Where the build under test is."""
+    if given := os.environ.get("ROOMKEEPER_BUILD"):
+        return Path(given).absolute()
+    from roomkeeper import _bridge
+
+    return Path(_bridge.__file__).absolute().parent.parent.parent
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Program:
+    """A process whose output is read line by line while it runs."""
+
+    def __init__(self, command: list[str], environment: dict[str, str] | None = None) -> None:
+        python_path = [
+            str(Path(roomkeeper.__file__).absolute().parent.parent),
+            str(PROGRAMS.parent.parent),
+        ]
+        env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(python_path),
+            "PYTHONUNBUFFERED": "1",
+            **(environment or {}),
+        }
+        self.command = command
+        self.lines: list[str] = []
+        self._changed = threading.Condition()
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=env,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self.lines.append(line.rstrip("\n"))
+                self._changed.notify_all()
+
+    def output(self) -> str:
+        with self._changed:
+            return "\n".join(self.lines)
+
+    def find(self, pattern: str) -> re.Match[str] | None:
+        with self._changed:
+            return next((m for m in (re.search(pattern, line) for line in self.lines) if m), None)
+
+    def wait_line(self, pattern: str, guard_s: float = 2 * GUARD_S) -> re.Match[str]:
+        """The first line that matches, once there is one."""
+        deadline = time.monotonic() + guard_s
+        while (found := self.find(pattern)) is None:
+            left = deadline - time.monotonic()
+            if left <= 0 or (self.process.poll() is not None and not self._reader.is_alive()):
+                if (found := self.find(pattern)) is not None:
+                    return found
+                raise AssertionError(f"{self.command} never said {pattern!r}:\n{self.output()}")
+            with self._changed:
+                self._changed.wait(min(left, 0.05))
+        return found
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, guard_s: float = 2 * GUARD_S) -> int:
+        """The exit code, once it has ended; its output is complete then."""
+        try:
+            code = self.process.wait(guard_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.command} does not end:\n{self.output()}") from None
+        self._reader.join(GUARD_S)
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join(GUARD_S)
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of a process."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+@contextlib.contextmanager
+def program(name: str, *arguments: str) -> Iterator[Program]:
+    """One of harness/programs, in a process of its own."""
+    with Program(
+        [sys.executable, "-X", "dev", str(PROGRAMS / f"{name}.py"), *arguments]
+    ) as started:
+        yield started
+
+
+def run(name: str, *arguments: str, guard_s: float = 4 * GUARD_S) -> Program:
+    """Runs one of harness/programs to its end."""
+    with program(name, *arguments) as started:
+        started.wait(guard_s)
+    return started
+
+
+@contextlib.contextmanager
+def c_standin(*arguments: str) -> Iterator[tuple[Program, str]]:
+    """The C stand-in engine behind the servicer; with its address."""
+    binary = build_folder() / "engine_bridge/rk-standin"
+    if not binary.exists():
+        pytest.skip(f"rk-standin is not built in {build_folder()}")
+    # A plain program: it has its sanitizer linked in and needs no runtime loaded before it.
+    with Program(
+        [str(binary), "--listen", "127.0.0.1:0", *arguments], {"LD_PRELOAD": ""}
+    ) as started:
+        port = started.wait_line(r"listening on 127\.0\.0\.1:0, port (\d+)").group(1)
+        started.wait_line(r"serving$")
+        yield started, f"127.0.0.1:{port}"
+
+
+class Worker:
+    """``python -m roomkeeper standin`` and where to reach it."""
+
+    def __init__(self, started: Program, address: str) -> None:
+        self.program = started
+        self.address = address
+
+    def scheduler_pid(self) -> int:
+        """The engine's scheduler process."""
+        found = [
+            pid for pid in children(self.program.pid) if "resource_tracker" not in command_line(pid)
+        ]
+        assert len(found) == 1, [command_line(pid) for pid in found]
+        return found[0]
+
+
+@contextlib.contextmanager
+def standin(*arguments: str, port: int | None = None) -> Iterator[Worker]:
+    """The Python stand-in engine, serving."""
+    port = port or free_port()
+    command = [sys.executable, "-m", "roomkeeper", "standin", "--host", "127.0.0.1"]
+    with Program([*command, "--port", str(port), *arguments]) as started:
+        wait_serving(started, f"127.0.0.1:{port}")
+        try:
+            yield Worker(started, f"127.0.0.1:{port}")
+        finally:
+            if started.process.poll() is None:
+                started.signal(signal.SIGTERM)
+                with contextlib.suppress(AssertionError):
+                    started.wait(GUARD_S)
+
+
+def wait_serving(started: Program, address: str, guard_s: float = 2 * GUARD_S) -> None:
+    """Until grpc.health.v1 says SERVING."""
+    import grpc
+
+    from harness.client import SERVING, Client
+
+    deadline = time.monotonic() + guard_s
+    with Client(address) as client:
+        while time.monotonic() < deadline:
+            if started.process.poll() is not None:
+                raise AssertionError(f"{started.command} ended:\n{started.output()}")
+            with contextlib.suppress(grpc.RpcError):
+                if client.check(timeout=1) == SERVING:
+                    return
+            time.sleep(0.05)
+    raise AssertionError(f"{started.command} never served:\n{started.output()}")
+
+
+def has_cpp_scheduler() -> bool:
+    """Whether the real scheduler is installed."""
+    try:
+        import tokenspeed_scheduler  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def memory_kib(pid: int) -> int:
+    """Resident memory of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1])
+    raise AssertionError(f"no such process: {pid}")
+
+
+__all__ = [
+    "SANITIZED",
+    "Program",
+    "Worker",
+    "build_folder",
+    "c_standin",
+    "free_port",
+    "has_cpp_scheduler",
+    "memory_kib",
+    "program",
+    "run",
+    "standin",
+    "wait_serving",
+]
