@@ -116,7 +116,7 @@ def test_answers_come_while_the_stream_stays_open_and_a_stop_ends_it() -> None:
         kind = WIRE.message("grpc.reflection.v1.ServerReflectionRequest")
 
         def asked() -> Iterator[Any]:
-            while (question := questions.get()) is not None:
+            while questions.get() is not None:
                 yield kind(list_services="")
 
         stub = WIRE.stub(worker.client.channel, wire.REFLECTION)
