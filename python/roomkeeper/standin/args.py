@@ -76,6 +76,8 @@ class StandinArgs:
     vocab_size: int
     #: Prompts that begin with the last token id ask for a fault.
     faults: bool
+    #: Where to write what becomes of requests (see trace.py); "": nowhere.
+    trace: str
     #: What config.json of the model directory says, as far as it is reported.
     model_config: dict[str, Any]
     page_size: int = PAGE_TOKENS
@@ -186,6 +188,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--vocab-size", type=int, help="token ids are below (default: config.json's, else 32000)")
     add("--faults", action="store_true", help="prompts may ask for faults, see docs/standin.md")
+    add("--trace", default="", metavar="FILE", help="a JSON line for what becomes of each request")
     return made
 
 
@@ -254,6 +257,7 @@ def _resolve(given: argparse.Namespace) -> StandinArgs:
         transfer_timeout=given.transfer_timeout,
         vocab_size=given.vocab_size,
         faults=given.faults,
+        trace=given.trace,
         model_config=config,
     )
 

@@ -26,6 +26,7 @@ from roomkeeper.standin.kv import Arrival, DecodeEnd, KvTransfer, PrefillEnd
 from roomkeeper.standin.pipe import Pipe
 from roomkeeper.standin.plan import PAGE_TOKENS, Event, EventKind, Limits, Plan, Scheduling
 from roomkeeper.standin.request import TRANSFER_FAILED, Request, abort_reason
+from roomkeeper.standin.trace import Trace
 
 LOAD_PERIOD_S = 0.25
 LOAD_VALID_FOR_MS = 5000
@@ -69,6 +70,7 @@ class EventLoop:
         self._request_of_room: dict[int, str] = {}
         self._transfers: list[_Transfer] = []
         self._outputs: list[messages.Output] = []
+        self._trace = Trace(args.trace, rank)
         self._load_sequence = 0
         self._next_load_at = 0.0
         #: Set by a signal handler.
@@ -102,6 +104,8 @@ class EventLoop:
 
     def run(self) -> None:
         """Until the launcher says so, or is gone."""
+        # The first load goes ahead, so that the frontend knows from the start that loads come.
+        self._report_load()
         self._pipe.send(messages.Ready(self.ready_report()))
         busy = False
         while not self.stopping and not self._launcher_gone:
@@ -153,7 +157,7 @@ class EventLoop:
 
     def _answer(self, kind: str) -> Any:
         if kind == "flush":
-            return self._scheduling.clear_cache()
+            return not self._requests and self._scheduling.clear_cache()
         if kind == "load":
             running, waiting = self._scheduling.running(), self._scheduling.waiting()
             pages = self._scheduling.active_pages()
@@ -170,6 +174,7 @@ class EventLoop:
         # Raises on an id that is still known, which ends the process, as in the real engine.
         self._scheduling.submit(request.id, request.prompt, request.max_new_tokens)
         self._requests[request.id] = request
+        self._trace.write("arrived", request)
         if self.kv_transfer is None:
             return
         if request.room is not None:
@@ -217,6 +222,7 @@ class EventLoop:
         self._forget(request)
 
     def _forget(self, request: Request) -> None:
+        self._trace.write("gone", request)
         del self._requests[request.id]
         if request.room is None or self._request_of_room.get(request.room) != request.id:
             return
@@ -271,6 +277,7 @@ class EventLoop:
         """Decode: these requests have entered the window; now the prefill may begin."""
         for request_id in plan.admitted:
             request = self._requests[request_id]
+            self._trace.write("admitted", request)
             if request.room is None or request.bootstrap_port is None:
                 self._first_token(request, request.next_token(self._args.vocab_size), events)
                 continue
@@ -289,6 +296,7 @@ class EventLoop:
         if arrival.failed:
             self._fail(request)
             return
+        self._trace.write("kv", request)
         request.deadline = None
         request.cached_tokens = arrival.cached_tokens
         events: list[Event] = []

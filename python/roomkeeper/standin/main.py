@@ -15,6 +15,7 @@ from roomkeeper.launcher import split_room_flags as split
 from roomkeeper.standin.args import StandinArgs, parse, parser
 from roomkeeper.standin.frontend import StandinLLM, launch
 from roomkeeper.standin.kv import check_port
+from roomkeeper.standin.trace import start_trace
 
 EXIT_USAGE = 2
 _USAGE = "roomkeeper standin [engine's flags] [roomkeeper's flags]"
@@ -33,10 +34,11 @@ def main(argv: list[str]) -> int:
             _print_help()
             return 0
         args = parse(engine_argv)
-        config = _config(flags, args)
+        config = room_config(flags, args)
         logs.set_up(config)
         if args.role == "prefill":
             check_port(args.disaggregation_bootstrap_port)
+        start_trace(args.trace)
     except RoomkeeperError as error:
         _log.error("%s", error)
         return EXIT_USAGE
@@ -50,7 +52,7 @@ def main(argv: list[str]) -> int:
     )
 
 
-def _config(flags: RoomFlags, args: StandinArgs) -> Config:
+def room_config(flags: RoomFlags, args: StandinArgs) -> Config:
     """The configuration, which knows the engine's transfer deadline unless it is told another."""
     config = flags.config()
     default = next(key.default for key in keys() if key.name == "transfer_seconds")
