@@ -1,0 +1,114 @@
+"""The clients: each sends chat requests one after the other and reads every answer to its end.
+
+A thread a client and the standard library's HTTP, so that the demo needs nothing for it. The
+threads are daemons: an interrupted demo does not wait for answers that nobody wants any more.
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import json
+import re
+import threading
+import time
+
+from roomkeeper.demo.plan import MODEL_NAME, Outcome, Workload
+from roomkeeper.demo.ports import HOST
+
+#: Far beyond any deadline of the run: a guard against an answer that never ends.
+ANSWER_S = 120.0
+#: Words of a prompt.
+PROMPT_WORDS = 6
+CODE = re.compile(r'"code"\s*:\s*"(\w+)"')
+MESSAGE = re.compile(r'"message"\s*:\s*"([^"]{1,60})')
+
+
+class Burst:
+    """All requests of a workload, at most ``concurrency`` of them at a time."""
+
+    def __init__(self, port: int, workload: Workload) -> None:
+        self.outcomes: list[Outcome] = []
+        #: Monotonic seconds at which the burst began.
+        self.started = time.monotonic()
+        self._port = port
+        self._workload = workload
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._clients = [
+            threading.Thread(target=self._client, name=f"client-{number}", daemon=True)
+            for number in range(min(workload.concurrency, workload.requests))
+        ]
+
+    def start(self) -> None:
+        """Sends; returns at once."""
+        self.started = time.monotonic()
+        for client in self._clients:
+            client.start()
+
+    def stop(self) -> None:
+        """No further requests; those under way end with their gateway."""
+        self._stopped.set()
+
+    def over(self) -> bool:
+        """Whether every request has been answered, one way or the other."""
+        return not any(client.is_alive() for client in self._clients)
+
+    @property
+    def wall_s(self) -> float:
+        """From the first request to the last answer so far."""
+        return max((o.sent_s + o.latency_s for o in self.outcomes), default=0.0)
+
+    def _client(self) -> None:
+        while not self._stopped.is_set():
+            with self._lock:
+                number = next(self._numbers)
+            if number >= self._workload.requests:
+                return
+            sent = time.monotonic()
+            seen, ok = self._send(number)
+            outcome = Outcome(seen, ok, sent - self.started, time.monotonic() - sent)
+            with self._lock:
+                self.outcomes.append(outcome)
+
+    def _send(self, number: int) -> tuple[str, bool]:
+        words = " ".join(f"w{(number * PROMPT_WORDS + at) % 900}" for at in range(PROMPT_WORDS))
+        body = {
+            "model": MODEL_NAME,
+            "messages": [{"role": "user", "content": words}],
+            "max_tokens": self._workload.tokens,
+            "ignore_eos": True,
+            "stream": True,
+        }
+        connection = http.client.HTTPConnection(HOST, self._port, timeout=ANSWER_S)
+        try:
+            connection.request(
+                "POST",
+                "/v1/chat/completions",
+                json.dumps(body),
+                {"Content-Type": "application/json"},
+            )
+            answer = connection.getresponse()
+            text = answer.read().decode("utf-8", errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            return type(error).__name__, False
+        finally:
+            connection.close()
+        return verdict(answer.status, text)
+
+
+def verdict(status: int, text: str) -> tuple[str, bool]:
+    """What a client makes of an answer: how it names it, and whether it is whole.
+
+    A stream that began with 200 may still end in an error, or simply end too early.
+    """
+    if status != http.client.OK:
+        code = CODE.search(text) or MESSAGE.search(text)
+        return (f"{status} {code.group(1)}" if code else str(status)), False
+    if '"error"' in text:
+        message = MESSAGE.search(text, text.find('"error"'))
+        return f"200, then {message.group(1) if message else 'an error'}", False
+    if "data: [DONE]" not in text or '"finish_reason":"length"' not in text.replace(" ", ""):
+        return "200, cut short", False
+    return "200", True

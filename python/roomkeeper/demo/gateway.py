@@ -1,0 +1,74 @@
+"""The gateway's process: the real smg where its package is installed, else the built-in one."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from roomkeeper.demo.children import Child, Children
+from roomkeeper.demo.plan import MODEL_NAME, GatewayKind
+from roomkeeper.demo.ports import HOST, Ports
+
+READY_S = 45.0
+PROBE_S = 1.0
+#: No telemetry or model hub is to be asked for anything: all a run needs is on this machine.
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1"}
+
+
+def installed_gateway() -> GatewayKind:
+    """The best one there is."""
+    return "smg" if importlib.util.find_spec("smg") else "builtin"
+
+
+def url(ports: Ports) -> str:
+    """Where clients send their requests."""
+    return f"http://{HOST}:{ports.gateway}"
+
+
+def start_gateway(
+    children: Children, kind: GatewayKind, ports: Ports, model: Path, waiting: Callable[[], None]
+) -> Child:
+    """Starts it over a pair that serves already; returns when it has registered both workers."""
+    command = smg_command(ports, model) if kind == "smg" else builtin_command(ports)
+    child = children.start("gateway", command, ENVIRONMENT)
+    children.wait_until(child, lambda: _ready(ports), READY_S, waiting)
+    return child
+
+
+def smg_command(ports: Ports, model: Path, *options: str) -> list[str]:
+    """smg as an operator would start it, but for the ports."""
+    return [
+        *(sys.executable, "-m", "smg", "launch"),
+        *("--host", HOST, "--port", str(ports.gateway)),
+        *("--prometheus-host", HOST, "--prometheus-port", str(ports.metrics)),
+        "--pd-disaggregation",
+        *("--prefill", f"grpc://{HOST}:{ports.prefill}", str(ports.bootstrap)),
+        *("--decode", f"grpc://{HOST}:{ports.decode}"),
+        *("--model-path", str(model)),
+        *("--policy", "round_robin"),
+        *("--worker-startup-check-interval", "1"),
+        *options,
+    ]
+
+
+def builtin_command(ports: Ports) -> list[str]:
+    """The built-in one, from this very interpreter."""
+    return [
+        *(sys.executable, "-m", "roomkeeper.demo.builtin"),
+        *("--port", str(ports.gateway)),
+        *("--prefill", f"{HOST}:{ports.prefill}"),
+        *("--decode", f"{HOST}:{ports.decode}"),
+        *("--bootstrap", f"{HOST}:{ports.bootstrap}"),
+        *("--model", MODEL_NAME),
+    ]
+
+
+def _ready(ports: Ports) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url(ports)}/readiness", timeout=PROBE_S) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

@@ -1,0 +1,203 @@
+"""``python -m roomkeeper demo``: flags, the order of the runs, and what is printed where.
+
+Progress goes to stderr, the report to stdout, and the last lines of stdout are for programs: one
+JSON object a run. Exit code 0 when all runs were made, whatever came of them; 1 when one could not
+be made, 2 for a wrong flag, 128 + signal when it was interrupted. Nothing is left running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from roomkeeper import wire
+from roomkeeper.demo.plan import (
+    AFTER,
+    BEFORE,
+    INGREDIENTS,
+    DemoError,
+    GatewayKind,
+    Result,
+    Workload,
+)
+from roomkeeper.demo.progress import Progress
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PICTURE_COLUMNS = 100
+DEFAULT_OUT = Path("build") / "demo"
+
+
+class Interrupted(BaseException):
+    """A signal asks the demo to end. Not an Exception: nothing but the end may catch it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class UsageError(Exception):
+    """A flag that cannot be; one line."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line for an error, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def main(argv: list[str]) -> int:
+    """The exit code, see the top of the file."""
+    # Clients and children in one process: gRPC's fork handlers have nothing to do here.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    progress = Progress()
+    try:
+        options = _parse(argv)
+    except UsageError as error:
+        print(f"roomkeeper demo: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    before = {number: signal.signal(number, _interrupt) for number in SIGNALS}
+    try:
+        _run(options, progress)
+    except DemoError as error:
+        progress.clear()
+        print(f"roomkeeper demo: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except Interrupted as signal_:
+        progress.clear()
+        name = signal.Signals(signal_.number).name
+        print(f"roomkeeper demo: ended by {name}; nothing is left running", file=sys.stderr)
+        return 128 + signal_.number
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
+    """The first signal unwinds everything; later ones must not disturb the cleaning up."""
+    for other in SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    raise Interrupted(number)
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(
+        prog="roomkeeper demo",
+        allow_abbrev=False,
+        description="A burst wider than the decode's window, through a gateway, to a pair of "
+        "stand-in workers: first as they are served without rooms, then with them.",
+    )
+    parser.add_argument(
+        "--gateway",
+        choices=("auto", "smg", "builtin"),
+        default="auto",
+        help="auto: smg where it is installed, else the built-in one (default: auto)",
+    )
+    parser.add_argument(
+        "--ingredients",
+        action="store_true",
+        help="two more runs: the window's report alone, and rooms alone",
+    )
+    parser.add_argument("--requests", type=int, default=64, help="how many to send (default: 64)")
+    parser.add_argument(
+        "--concurrency", type=int, default=32, help="how many at a time (default: 32)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=DEFAULT_OUT,
+        metavar="DIR",
+        help=f"where to put the picture, slots.svg (default: {DEFAULT_OUT})",
+    )
+    given, unknown = parser.parse_known_args(argv)
+    if unknown:
+        known = [flag for action in parser._actions for flag in action.option_strings]
+        near = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.0)
+        raise UsageError(f"{unknown[0]}: there is no such flag; did you mean {near[0]}?")
+    for name, high in (("requests", 1000), ("concurrency", 200)):
+        value = getattr(given, name)
+        if not 1 <= value <= high:
+            raise UsageError(f"--{name} is {value}; it must be from 1 to {high}")
+    return given
+
+
+def _run(options: argparse.Namespace, progress: Progress) -> None:
+    kind = _gateway(options.gateway, progress)
+    _check_clients()
+    from roomkeeper.demo.run import run_case
+
+    workload = Workload(requests=options.requests, concurrency=options.concurrency)
+    progress.step(
+        f"{workload.requests} requests, {workload.concurrency} at a time, about "
+        f"{workload.service_s:g} s each, to a decode of {workload.window} slots, through the "
+        f"{kind} gateway"
+    )
+    cases = [BEFORE, AFTER, *(INGREDIENTS if options.ingredients else ())]
+    results = [run_case(case, workload, kind, progress) for case in cases]
+    _show(results, workload, options.out, progress)
+
+
+def _gateway(wanted: str, progress: Progress) -> GatewayKind:
+    from roomkeeper.demo.gateway import installed_gateway
+
+    there = installed_gateway()
+    if wanted == "builtin":
+        return "builtin"
+    if there == "smg":
+        return "smg"
+    if wanted == "smg":
+        raise DemoError("the smg gateway is not installed; pip install smg==1.13.0")
+    progress.step("the smg gateway is not installed: the built-in gateway takes its place")
+    return "builtin"
+
+
+def _check_clients() -> None:
+    """What the demo itself imports, before anything is started."""
+    try:
+        importlib.import_module("grpc")
+        importlib.import_module("google.protobuf")
+        wire.descriptors_path()
+    except ImportError as error:
+        raise DemoError(
+            f"{error.name} is missing; pip install grpcio protobuf, or run `make demo`"
+        ) from None
+    except FileNotFoundError as error:
+        raise DemoError(str(error)) from None
+
+
+def _show(results: list[Result], workload: Workload, out: Path, progress: Progress) -> None:
+    from roomkeeper.demo import report
+    from roomkeeper.demo.picture import svg
+
+    progress.clear()
+    columns = min(shutil.get_terminal_size((PICTURE_COLUMNS, 24)).columns, PICTURE_COLUMNS)
+    before, after, *alone = results
+    sections = [
+        report.table(results, columns),
+        report.picture(results, columns, colour=sys.stdout.isatty()),
+        report.meaning(before, after, workload),
+        report.ingredients(before, after, alone),
+    ]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "slots.svg").write_text(svg(results), encoding="utf-8")
+        sections.append(f"The same as a picture: {out / 'slots.svg'}")
+    except OSError as error:
+        raise DemoError(f"--out is {out}: {error.strerror}; name a directory to write to") from None
+    print("\n\n".join(["", *sections, ""]))
+    for result in results:
+        print(json.dumps(result.json()))
+    sys.stdout.flush()

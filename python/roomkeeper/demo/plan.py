@@ -1,0 +1,189 @@
+"""What the demo runs, and what comes of it, as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+GatewayKind = Literal["smg", "builtin"]
+
+#: What requests and workers call the model.
+MODEL_NAME = "standin"
+
+
+class DemoError(Exception):
+    """The demo cannot go on. One line, and perhaps the last lines of a log after it."""
+
+
+#: Every deadline of the run is this much shorter than in life: the engine's own, and roomkeeper's.
+SCALE = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """The burst and the workers it meets."""
+
+    requests: int = 64
+    #: Clients, each of which sends its next request when the last one is answered.
+    concurrency: int = 32
+    #: The decode's running window, in slots.
+    window: int = 4
+    #: A request takes about ``tokens`` steps of ``step_ms``.
+    tokens: int = 40
+    step_ms: float = 10.0
+    #: Prefill: from a request's arrival until its decode has admitted the room.
+    bootstrap_timeout_s: float = 120 / SCALE
+    #: Decode: from admitting a room until its KV is there.
+    transfer_timeout_s: float = 300 / SCALE
+    #: Decode: from a room's arrival until it is refused for want of a slot (``wait_seconds``).
+    wait_s: float = 30 / SCALE
+    #: Decode: how long a cancelled room keeps its slot for its KV (``handoff_seconds``).
+    handoff_s: float = 30 / SCALE
+
+    @property
+    def service_s(self) -> float:
+        """What a request takes once it has a slot, about."""
+        return self.tokens * self.step_ms / 1000
+
+    @property
+    def ideal_s(self) -> float:
+        """What the burst takes when no slot is ever idle or lost."""
+        return self.requests * self.service_s / self.window
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One way to serve the burst."""
+
+    rooms: bool
+    #: Whether the gateway is told the decode's window.
+    window_reported: bool
+
+    @property
+    def name(self) -> str:
+        """As in the JSON lines."""
+        return "rooms-on" if self.rooms else "rooms-off"
+
+    @property
+    def title(self) -> str:
+        """For people: both ingredients."""
+        window = "window reported" if self.window_reported else "window hidden"
+        return f"rooms {'on' if self.rooms else 'off'}, {window}"
+
+    @property
+    def flags(self) -> list[str]:
+        """The workers' flags for it."""
+        return [
+            "--rooms",
+            "on" if self.rooms else "off",
+            "--room-report-window",
+            "on" if self.window_reported else "off",
+        ]
+
+
+#: The worker as it was, and the worker as this release serves it.
+BEFORE = Case(rooms=False, window_reported=False)
+AFTER = Case(rooms=True, window_reported=True)
+#: Each ingredient alone.
+INGREDIENTS = (
+    Case(rooms=False, window_reported=True),
+    Case(rooms=True, window_reported=False),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How one request ended, as its client saw it."""
+
+    #: "200", "500 prefill_worker_failed_to_start", "ConnectionResetError", …
+    seen: str
+    ok: bool
+    #: When it was sent, in seconds since the burst began, and how long it took.
+    sent_s: float
+    latency_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Hold:
+    """A room's time in a slot of the decode, in seconds since the burst began."""
+
+    lane: int
+    start_s: float
+    #: When the KV was there; None: it never came, the slot was lost.
+    kv_s: float | None
+    #: None: still held when the run was over.
+    end_s: float | None
+
+    @property
+    def lost(self) -> bool:
+        """Held until a deadline, for a room that nobody filled."""
+        return self.kv_s is None and self.end_s is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class RoomsSeen:
+    """What the decode's rooms said of themselves during the burst."""
+
+    #: The most legs in line and in the engine at a time.
+    most_waiting: int = 0
+    most_running: int = 0
+    #: Legs that came, and legs refused, by cause.
+    arrived: int = 0
+    refused: dict[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What came of one case."""
+
+    case: Case
+    gateway: GatewayKind
+    #: From the first request to the last answer.
+    wall_s: float
+    outcomes: Sequence[Outcome]
+    holds: Sequence[Hold]
+    rooms: RoomsSeen
+
+    @property
+    def ok(self) -> int:
+        """Requests answered in full."""
+        return sum(outcome.ok for outcome in self.outcomes)
+
+    @property
+    def failed(self) -> int:
+        """All the others."""
+        return len(self.outcomes) - self.ok
+
+    def latency_s(self, share: float) -> float:
+        """The latency below which ``share`` of all requests lie, failed ones too."""
+        ordered = sorted(outcome.latency_s for outcome in self.outcomes)
+        return ordered[round(share * (len(ordered) - 1))]
+
+    @property
+    def lost(self) -> list[Hold]:
+        """Slots that were held for nothing."""
+        return [hold for hold in self.holds if hold.lost]
+
+    @property
+    def lost_s(self) -> float:
+        """For how long, all slots together."""
+        return sum(hold.end_s - hold.start_s for hold in self.lost if hold.end_s is not None)
+
+    @property
+    def free_s(self) -> float | None:
+        """When the decode's last slot was given back; None: not within the time it was given."""
+        ends = [hold.end_s for hold in self.holds]
+        return None if None in ends else max((end for end in ends if end is not None), default=0.0)
+
+    def json(self) -> dict[str, Any]:
+        """The line for programs."""
+        return {
+            "run": self.case.name,
+            "gateway": self.gateway,
+            "window_reported": self.case.window_reported,
+            "requests": len(self.outcomes),
+            "ok": self.ok,
+            "failed": self.failed,
+            "wall_s": round(self.wall_s, 2),
+        }

@@ -1,0 +1,55 @@
+"""Free ports for one run of the demo.
+
+A prefill's KV rendezvous listens a thousand above its bootstrap port, and its room link, in the
+release that brings one, two thousand above: what is asked for here is free on all of them. Nothing
+keeps the ports until they are bound; a worker that comes too late says which one was taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import socket
+
+from roomkeeper.demo.plan import DemoError
+
+HOST = "127.0.0.1"
+#: Below the range that Linux hands out to connections, and above the well-known ones.
+FIRST, LAST = 15000, 29000
+#: Relative to the base: prefill, decode, gateway, gateway metrics, bootstrap and what follows it.
+OFFSETS = (0, 1, 2, 3, 10, 1010, 2010)
+ATTEMPTS = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Ports:
+    """The ports of one run."""
+
+    prefill: int
+    decode: int
+    gateway: int
+    metrics: int
+    bootstrap: int
+
+
+def free_ports() -> Ports:
+    """Ports that nobody listens on right now."""
+    for _ in range(ATTEMPTS):
+        base = random.randrange(FIRST, LAST)
+        if all(is_free(base + offset) for offset in OFFSETS):
+            return Ports(base, base + 1, base + 2, base + 3, base + 10)
+    raise DemoError(
+        f"no {len(OFFSETS)} free ports found between {FIRST} and {LAST + OFFSETS[-1]} on {HOST}; "
+        "end what listens there"
+    )
+
+
+def is_free(port: int) -> bool:
+    """Whether a listener could have the port now. A worker's listener reuses addresses too."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
