@@ -390,12 +390,18 @@ static void drop_list(rk_acceptor *acceptor, rk_list *list) {
     }
 }
 
+void rk_acceptor_drop(rk_acceptor *acceptor) {
+    (void)pthread_mutex_lock(&acceptor->lock);
+    drop_list(acceptor, &acceptor->connections);
+    drop_list(acceptor, &acceptor->silent);
+    (void)pthread_mutex_unlock(&acceptor->lock);
+}
+
 void rk_acceptor_free(rk_acceptor *acceptor) {
     if (!acceptor)
         return;
     rk_acceptor_stop(acceptor);
-    drop_list(acceptor, &acceptor->connections);
-    drop_list(acceptor, &acceptor->silent);
+    rk_acceptor_drop(acceptor);
     rk_map_free(acceptor->by_core_fd);
     if (acceptor->epoll >= 0)
         (void)close(acceptor->epoll);

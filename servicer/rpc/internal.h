@@ -185,6 +185,7 @@ int rk_acceptor_listen(rk_acceptor *acceptor, const char *host, const char *port
                        char error[RK_ERROR_MAX]);
 int rk_acceptor_start(rk_acceptor *acceptor);
 void rk_acceptor_stop(rk_acceptor *acceptor); /* no new connections; open ones go on */
+void rk_acceptor_drop(rk_acceptor *acceptor); /* our side of all connections, once gRPC core's are closed */
 void rk_acceptor_free(rk_acceptor *acceptor); /* after the server is gone */
 /* By gRPC core's peer name, with a reference; NULL: not one of ours. */
 rk_connection *rk_acceptor_connection(rk_acceptor *acceptor, const char *peer);

@@ -495,6 +495,8 @@ void rk_servicer_stop(rk_servicer *servicer) {
         rk_acceptor_stop(servicer->acceptor);
         end_open_calls(servicer);
         stop_server(servicer);
+        rk_acceptor_drop(
+            servicer->acceptor); /* a stopped servicer may live on for long, without descriptors */
         rk_clock_stop(servicer);
     }
     if (was != RK_LIFE_STOPPED)
