@@ -135,22 +135,6 @@ class Program:
         self.close()
 
 
-def children(pid: int) -> list[int]:
-    """The direct children of a process."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return found
-
-
-def command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
-
-
 @contextlib.contextmanager
 def program(name: str, *arguments: str) -> Iterator[Program]:
     """One of harness/programs, in a process of its own."""
@@ -173,11 +157,10 @@ def c_standin(*arguments: str) -> Iterator[tuple[Program, str]]:
     binary = build_folder() / "engine_bridge/rk-standin"
     if not binary.exists():
         pytest.skip(f"rk-standin is not built in {build_folder()}")
+    flags = [] if "--listen" in arguments else ["--listen", "127.0.0.1:0"]
     # A plain program: it has its sanitizer linked in and needs no runtime loaded before it.
-    with Program(
-        [str(binary), "--listen", "127.0.0.1:0", *arguments], {"LD_PRELOAD": ""}
-    ) as started:
-        port = started.wait_line(r"listening on 127\.0\.0\.1:0, port (\d+)").group(1)
+    with Program([str(binary), *flags, *arguments], {"LD_PRELOAD": ""}) as started:
+        port = started.wait_line(r"listening on 127\.0\.0\.1:\d+, port (\d+)").group(1)
         started.wait_line(r"serving$")
         yield started, f"127.0.0.1:{port}"
 
@@ -189,13 +172,16 @@ class Worker:
         self.program = started
         self.address = address
 
-    def scheduler_pid(self) -> int:
-        """The engine's scheduler process."""
-        found = [
-            pid for pid in children(self.program.pid) if "resource_tracker" not in command_line(pid)
-        ]
-        assert len(found) == 1, [command_line(pid) for pid in found]
-        return found[0]
+    @property
+    def scheduler_pids(self) -> list[int]:
+        """The engine's scheduler processes, as the worker names them when it is ready."""
+        named = self.program.wait_line(r"^ready: .*\(pid ([\d, ]+)\)").group(1)
+        return [int(pid) for pid in named.split(", ")]
+
+    @property
+    def scheduler(self) -> str:
+        """Which scheduler it has."""
+        return self.program.wait_line(r"^ready: .* scheduler (.*) \(pid").group(1)
 
 
 @contextlib.contextmanager
