@@ -76,7 +76,10 @@ class StandinLLM:
             self._pipes.append(Pipe(scheduler.end, want_write))
         report: dict[str, Any] = {}
         for scheduler, pipe in zip(self.schedulers, self._pipes, strict=True):
-            report = scheduler.wait_ready(pipe).report
+            ready, others = scheduler.wait_ready(pipe)
+            report = ready.report
+            for message in others:
+                self._handle(message)
         self.max_single_request_tokens = int(report["max_single_request_tokens"])
         return report
 

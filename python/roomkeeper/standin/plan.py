@@ -100,7 +100,7 @@ class Scheduling(Protocol):
         """Tokens, prompt and output, of the longest request that can be served at all."""
 
     def clear_cache(self) -> bool:
-        """Empties the prefix cache; False while requests are there."""
+        """Empties the prefix cache, while no requests are there; whether it did."""
 
 
 class Limits(NamedTuple):

@@ -92,29 +92,36 @@ class SchedulerProcess:
         with theirs:
             self.process.start()
 
-    def wait_ready(self, pipe: Pipe) -> messages.Ready:
-        """The ready report. LaunchError: it did not come up."""
+    def wait_ready(self, pipe: Pipe) -> tuple[messages.Ready, list[messages.FromScheduler]]:
+        """The ready report, and the other messages so far. LaunchError: it did not come up."""
         deadline = time.monotonic() + READY_TIMEOUT_S
+        others: list[messages.FromScheduler] = []
+        ready: messages.Ready | None = None
         with selectors.DefaultSelector() as selector:
             selector.register(self.end, selectors.EVENT_READ)
             while selector.select(max(0.0, deadline - time.monotonic())):
-                try:
-                    received = pipe.receive()
-                except EOFError:
-                    self.process.join(READY_TIMEOUT_S)
-                    code = self.process.exitcode
-                    raise LaunchError(
-                        f"the scheduler process of rank {self.rank} ended with exit code {code} "
-                        "before it was ready"
-                    ) from None
-                for message in received:
-                    if isinstance(message, messages.Ready):
-                        return message
+                for message in self._receive(pipe):
                     if isinstance(message, messages.Failed):
                         raise LaunchError(message.why)
+                    if isinstance(message, messages.Ready):
+                        ready = message
+                    else:
+                        others.append(message)
+                if ready is not None:
+                    return ready, others
         raise LaunchError(
             f"the scheduler process of rank {self.rank} was not ready within {READY_TIMEOUT_S:g} s"
         )
+
+    def _receive(self, pipe: Pipe) -> list[messages.FromScheduler]:
+        try:
+            return pipe.receive()
+        except EOFError:
+            self.process.join(READY_TIMEOUT_S)
+            raise LaunchError(
+                f"the scheduler process of rank {self.rank} ended with exit code "
+                f"{self.process.exitcode} before it was ready"
+            ) from None
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Ends it: it sees our end close; should it not look, it is killed. Again is fine."""
