@@ -158,6 +158,7 @@ class Connection:
         else:
             host, port = address.rsplit(":", 1)
             self.socket = socket.create_connection((host, int(port)))
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.streams: dict[int, Seen] = {}
         self.pongs: list[bytes] = []
         self.goaway: int | None = None
