@@ -22,6 +22,7 @@ from roomkeeper.statustable import render
 
 EXIT_UNREACHABLE = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 #: Workers asked at a time.
 _ASK_AT_ONCE = 64
 _CLEAR = "\x1b[H\x1b[2J"
@@ -44,7 +45,7 @@ def main(argv: list[str]) -> int:
         print(f"roomkeeper status: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
-        return 0
+        return EXIT_INTERRUPTED
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
