@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,3 +184,27 @@ def test_a_kv_port_that_is_taken_is_one_line() -> None:
         with pytest.raises(LaunchError, match=f"--disaggregation-bootstrap-port is {port}"):
             with launched(*FAST, *flags, str(port)):
                 pass
+
+
+def test_a_trace_tells_a_slot_held_in_vain_from_one_that_got_its_kv(tmp_path: Path) -> None:
+    """Each room's events in order; only the lonely one is gone without its KV."""
+    trace = tmp_path / "trace"
+    flags = ("--role", "decode", "--transfer-timeout", "0.5", "--trace", str(trace), *FAST)
+
+    async def scenario(engines: tuple[Any, Any, int]) -> tuple[int, int]:
+        met, lonely = new_room(), new_room()
+        legs = [engine_request([5] * 20, room=(engines[2], met)) for _ in range(2)]
+        ends = asyncio.gather(ending(engines[0], legs[0]), ending(engines[1], legs[1]))
+        assert await ends == ["length", "length"]
+        alone = engine_request([5] * 20, room=(engines[2], lonely))
+        assert await ending(engines[1], alone) == "abort"
+        return met, lonely
+
+    with launched_pair(*FAST) as (prefill, _, port):
+        with launched(*flags, "--disaggregation-bootstrap-port", str(port)) as decode:
+            met, lonely = asyncio.run(scenario((prefill, decode, port)))
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    events = {room: [x["event"] for x in lines if x["room"] == room] for room in (met, lonely)}
+    assert events[met] == ["arrived", "admitted", "kv", "gone"]
+    assert events[lonely] == ["arrived", "admitted", "gone"]
+    assert [line["t"] for line in lines] == sorted(line["t"] for line in lines)
