@@ -63,7 +63,12 @@ class Children:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.stop()
+        # A signal that comes now has to wait: half a cleanup would leave processes behind.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            self.stop()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
         """Starts a process, its output in ``<name>.log``. Main thread only: it is the parent."""

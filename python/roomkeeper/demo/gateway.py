@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib.util
 import sys
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,11 +21,6 @@ ENVIRONMENT = {"HF_HUB_OFFLINE": "1"}
 def installed_gateway() -> GatewayKind:
     """The best one there is."""
     return "smg" if importlib.util.find_spec("smg") else "builtin"
-
-
-def url(ports: Ports) -> str:
-    """Where clients send their requests."""
-    return f"http://{HOST}:{ports.gateway}"
 
 
 def start_gateway(
@@ -67,8 +62,11 @@ def builtin_command(ports: Ports) -> list[str]:
 
 
 def _ready(ports: Ports) -> bool:
+    connection = http.client.HTTPConnection(HOST, ports.gateway, timeout=PROBE_S)
     try:
-        with urllib.request.urlopen(f"{url(ports)}/readiness", timeout=PROBE_S) as answer:
-            return bool(answer.status == 200)
-    except OSError:
+        connection.request("GET", "/readiness")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
         return False
+    finally:
+        connection.close()

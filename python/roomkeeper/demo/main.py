@@ -15,6 +15,7 @@ import os
 import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -25,6 +26,7 @@ from roomkeeper.demo.plan import (
     AFTER,
     BEFORE,
     INGREDIENTS,
+    SCALE,
     DemoError,
     GatewayKind,
     Result,
@@ -35,7 +37,8 @@ from roomkeeper.demo.progress import Progress
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PICTURE_COLUMNS = 100
+COLUMNS_MAX = 100
+PICTURE = "slots.svg"
 DEFAULT_OUT = Path("build") / "demo"
 
 
@@ -120,7 +123,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         type=Path,
         default=DEFAULT_OUT,
         metavar="DIR",
-        help=f"where to put the picture, slots.svg (default: {DEFAULT_OUT})",
+        help=f"where to put the picture, {PICTURE} (default: {DEFAULT_OUT})",
     )
     given, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -135,19 +138,33 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _run(options: argparse.Namespace, progress: Progress) -> None:
-    kind = _gateway(options.gateway, progress)
+    _make_directory(options.out)
     _check_clients()
+    kind = _gateway(options.gateway, progress)
     from roomkeeper.demo.run import run_case
 
     workload = Workload(requests=options.requests, concurrency=options.concurrency)
     progress.step(
-        f"{workload.requests} requests, {workload.concurrency} at a time, about "
-        f"{workload.service_s:g} s each, to a decode of {workload.window} slots, through the "
-        f"{kind} gateway"
+        f"{workload.requests} requests, {workload.concurrency} at a time, {workload.service_s:g} s "
+        f"each, to a decode of {workload.window} slots through the {kind} gateway"
+    )
+    progress.step(
+        f"every deadline is 1/{SCALE} of what it is in life: {workload.bootstrap_timeout_s:g} s "
+        f"for the prefill's bootstrap, {workload.transfer_timeout_s:g} s for the KV transfer, "
+        f"{workload.wait_s:g} s in roomkeeper's line"
     )
     cases = [BEFORE, AFTER, *(INGREDIENTS if options.ingredients else ())]
     results = [run_case(case, workload, kind, progress) for case in cases]
     _show(results, workload, options.out, progress)
+
+
+def _make_directory(out: Path) -> None:
+    """Now, rather than when all is done but the picture."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / PICTURE).touch()
+    except OSError as error:
+        raise DemoError(f"--out is {out}: {error.strerror}; name a directory to write to") from None
 
 
 def _gateway(wanted: str, progress: Progress) -> GatewayKind:
@@ -183,21 +200,20 @@ def _show(results: list[Result], workload: Workload, out: Path, progress: Progre
     from roomkeeper.demo.picture import svg
 
     progress.clear()
-    columns = min(shutil.get_terminal_size((PICTURE_COLUMNS, 24)).columns, PICTURE_COLUMNS)
+    columns = min(shutil.get_terminal_size((COLUMNS_MAX, 24)).columns, COLUMNS_MAX)
     before, after, *alone = results
+    texts = [
+        report.meaning(before, after, workload),
+        *report.ingredients(before, after, alone),
+        f"The slots as a picture: {out / PICTURE}",
+    ]
     sections = [
         report.table(results, columns),
         report.picture(results, columns, colour=sys.stdout.isatty()),
-        report.meaning(before, after, workload),
-        report.ingredients(before, after, alone),
+        *(textwrap.fill(text, columns) for text in texts),
     ]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "slots.svg").write_text(svg(results), encoding="utf-8")
-        sections.append(f"The same as a picture: {out / 'slots.svg'}")
-    except OSError as error:
-        raise DemoError(f"--out is {out}: {error.strerror}; name a directory to write to") from None
-    print("\n\n".join(["", *sections, ""]))
+    (out / PICTURE).write_text(svg(results), encoding="utf-8")
+    print("\n" + "\n\n".join(sections) + "\n")
     for result in results:
         print(json.dumps(result.json()))
     sys.stdout.flush()

@@ -103,6 +103,13 @@ class Outcome:
     sent_s: float
     latency_s: float
 
+    @property
+    def brief(self) -> str:
+        """``seen`` without the reason."""
+        if self.seen.startswith("200, then"):
+            return "200, then error"
+        return self.seen if self.seen.startswith("200") else self.seen.partition(" ")[0]
+
 
 @dataclasses.dataclass(frozen=True)
 class Hold:
@@ -128,9 +135,11 @@ class RoomsSeen:
     #: The most legs in line and in the engine at a time.
     most_waiting: int = 0
     most_running: int = 0
-    #: Legs that came, and legs refused, by cause.
+    #: Legs that came, and legs refused by cause: at once, or after their wait in line.
     arrived: int = 0
     refused: dict[str, int] = dataclasses.field(default_factory=dict)
+    #: Who decides in the decode's engine, as the engine names it.
+    scheduler: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,8 +23,9 @@ def table(results: Sequence[Result], width: int) -> str:
     space = width - LABEL_COLUMNS - COLUMN_GAP * len(results)
     column = max(16, space // len(results))
     rows: list[tuple[str, Callable[[Result], str]]] = [
-        ("", lambda r: r.case.title),
+        ("", lambda r: r.case.title.replace(", ", "\n")),
         ("gateway", lambda r: r.gateway),
+        ("the decode's scheduler", lambda r: r.rooms.scheduler or "not told"),
         ("requests ok", lambda r: f"{r.ok} of {len(r.outcomes)}"),
         ("requests failed", lambda r: str(r.failed)),
         ("wall time", lambda r: f"{r.wall_s:.1f} s"),
@@ -35,7 +36,8 @@ def table(results: Sequence[Result], width: int) -> str:
         ("most in roomkeeper's line", lambda r: str(r.rooms.most_waiting)),
         ("refused by roomkeeper", _refused),
     ]
-    return "\n".join(_row(label, [cell(r) for r in results], column) for label, cell in rows)
+    lines = [_row(label, [cell(r) for r in results], column) for label, cell in rows]
+    return "\n".join([*lines, *_reasons(results)])
 
 
 def _row(label: str, cells: Sequence[str], column: int) -> str:
@@ -54,8 +56,14 @@ def _row(label: str, cells: Sequence[str], column: int) -> str:
 
 
 def _seen(result: Result) -> str:
-    counts = collections.Counter(outcome.seen for outcome in result.outcomes)
+    counts = collections.Counter(outcome.brief for outcome in result.outcomes)
     return "\n".join(f"{count} x {seen}" for seen, count in counts.most_common())
+
+
+def _reasons(results: Sequence[Result]) -> list[str]:
+    """What stood behind the statuses that are no 200."""
+    failures = (o.seen for result in results for o in result.outcomes if not o.ok)
+    return [f"  ({seen})" for seen in sorted(set(failures))]
 
 
 def _lost(result: Result) -> str:
@@ -70,8 +78,8 @@ def _free(result: Result) -> str:
 
 
 def _refused(result: Result) -> str:
-    counts = {**result.rooms.refused}
-    return ", ".join(f"{count} x {cause}" for cause, count in counts.items()) or "none"
+    refused = result.rooms.refused
+    return "\n".join(f"{count} x {cause}" for cause, count in refused.items()) or "none"
 
 
 # -- slots over time --
@@ -155,66 +163,60 @@ def meaning(before: Result, after: Result, workload: Workload) -> str:
 def _before(result: Result, workload: Workload) -> str:
     total = len(result.outcomes)
     if not result.failed:
-        return f"{_capital(result.case)} all {total} requests came through this time."
-    sentence = f"{_capital(result.case)} {result.failed} of {total} requests failed"
+        return f"{_with(result.case)} all {total} requests came through this time."
+    sentence = f"{_with(result.case)} {result.failed} of {total} requests failed"
     if result.lost:
-        free = "for longer than we watched" if result.free_s is None else f"{result.free_s:.0f} s"
+        work = result.ok * workload.service_s / workload.window
+        free = "longer than we watched" if result.free_s is None else f"{result.free_s:.0f} s"
         sentence += (
-            f", and rooms whose prefill had given up took the decode's {workload.window} slots "
-            f"{len(result.lost)} times for {result.lost_s:.0f} s in all, so that it was busy {free}"
-            f" for {result.ok * workload.service_s / workload.window:.1f} s of work"
+            f", and rooms whose prefill had given up held slots {len(result.lost)} times, "
+            f"{result.lost_s:.0f} s in all, so that the decode was busy for {free} with "
+            f"{work:.1f} s of work"
         )
     return sentence + "."
 
 
 def _after(result: Result, workload: Workload) -> str:
-    total = len(result.outcomes)
     lost = f"{len(result.lost)} slots were lost" if result.lost else "no slot was lost"
     return (
-        f"{_capital(result.case)} {result.ok} of {total} came through in {result.wall_s:.1f} s "
-        f"(the slots' own work is {workload.ideal_s:.1f} s) and {lost}."
+        f"{_with(result.case)} {result.ok} of {len(result.outcomes)} came through in "
+        f"{result.wall_s:.1f} s, where {workload.window} slots need {workload.ideal_s:.1f} s at "
+        f"the least, and {lost}."
     )
 
 
-def _capital(case: Case) -> str:
-    return f"With {case.title.replace(', ', ' and the ')}"
+def _with(case: Case) -> str:
+    return f"With {case.title.replace(', ', ' and the ')},"
 
 
-def ingredients(before: Result, after: Result, alone: Sequence[Result]) -> str:
-    """What did it: the window's report to the gateway, or the rooms."""
-    window = _who_gated(after)
+def ingredients(before: Result, after: Result, alone: Sequence[Result]) -> list[str]:
+    """What did it, the window's report to the gateway or the rooms; a paragraph each."""
+    first = f"What did it: {_who_gated(after)}"
     if not alone:
-        return (
-            f"What did it: {window} `python -m roomkeeper demo --ingredients` shows each of the "
-            "two ingredients alone."
-        )
-    lines = [f"What did it: {window}"]
-    lines += [f"{_capital(result.case)}: {_alone(before, result)}" for result in alone]
-    return "\n".join(lines)
+        return [f"{first} `python -m roomkeeper demo --ingredients` shows each of the two alone."]
+    return [first, *(f"{_with(result.case)} {_alone(before, result)}" for result in alone)]
 
 
 def _who_gated(after: Result) -> str:
     if after.rooms.most_waiting == 0 and not after.rooms.refused:
         return (
-            "one gateway that is told the window holds requests back by itself, and roomkeeper's "
-            "own line stayed empty. It is there for what one gateway cannot know: a second one, or "
-            "a window it was not told. Rooms still race the prefill's deadline then, until workers "
-            "are linked (the next release)."
+            "the window's report. One gateway that knows the window holds back what does not fit, "
+            "so roomkeeper's own line stayed empty. The line is for what that gateway cannot "
+            "know: another gateway, or a window that it was not told."
         )
     return (
-        f"roomkeeper's line held up to {after.rooms.most_waiting} rooms and refused "
-        f"{sum(after.rooms.refused.values())} on top of what the gateway held back."
+        f"both. Up to {after.rooms.most_waiting} rooms stood in roomkeeper's line and "
+        f"{sum(after.rooms.refused.values())} were refused, on top of what the gateway held back."
     )
 
 
 def _alone(before: Result, result: Result) -> str:
-    lost = "no slot lost" if not result.lost else f"{len(result.lost)} slots lost"
-    compared = f"{result.failed} failed where {before.failed} did, {lost}"
-    if result.case.rooms and result.failed:
-        compared += (
-            "; those that failed were told so at once or after their wait, with nothing left behind"
-            if not result.lost
-            else "; the prefill's deadline ran while their decode stood in line, as workers are "
-            "not linked yet"
-        )
-    return compared
+    lost = f"{len(result.lost)} slots were lost" if result.lost else "no slot was lost"
+    text = f"{result.failed} requests failed where {before.failed} did, and {lost}."
+    if not result.case.rooms or not result.failed:
+        return text
+    return text + (
+        " A prefill is not told yet that its decode stands in line (the link between workers is "
+        "the next release), so a room that gets no slot in time is refused, and a gateway gives up "
+        "after its retries."
+    )

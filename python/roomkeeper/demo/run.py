@@ -114,10 +114,12 @@ def _measure(
         slots.read()
         children.check()
         done, ok = len(burst.outcomes), sum(outcome.ok for outcome in burst.outcomes)
+        state = f"{done} of {workload.requests} answered, {done - ok} failed"
+        if burst.over():
+            state += "; the decode is not free yet"
         progress.update(
-            f"{case.title}: {time.monotonic() - burst.started:.0f} s, {done} of "
-            f"{workload.requests} answered, {done - ok} failed; slots: {slots.working} generate, "
-            f"{slots.waiting} wait for KV"
+            f"{case.title}: {time.monotonic() - burst.started:.0f} s, {state}; slots: "
+            f"{slots.working} generate, {slots.waiting} wait for KV"
         )
 
     with Watch(f"{HOST}:{ports.decode}") as watch:

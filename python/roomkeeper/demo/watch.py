@@ -10,6 +10,8 @@ from roomkeeper.statusread import Asker, Worker
 
 PERIOD_S = 0.1
 ANSWER_S = 2.0
+#: Ways a leg ends that are refusals too: it got no slot in its time.
+WAITED_IN_VAIN = ("wait_timeout", "held_timeout")
 
 
 class Watch:
@@ -35,11 +37,16 @@ class Watch:
     def seen(self) -> RoomsSeen:
         """What there has been so far."""
         last = self._last
+        if last is None:
+            return RoomsSeen()
+        ended = (last.roomkeeper or {}).get("ended", {})
+        waited = {cause: ended[cause] for cause in WAITED_IN_VAIN if cause in ended}
         return RoomsSeen(
             most_waiting=self._most_waiting,
             most_running=self._most_running,
-            arrived=(last.total("arrived") if last else None) or 0,
-            refused=last.refused if last else {},
+            arrived=last.total("arrived") or 0,
+            refused={**last.refused, **waited},
+            scheduler=last.scheduler,
         )
 
     def _run(self) -> None:
