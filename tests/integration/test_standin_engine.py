@@ -32,7 +32,9 @@ def test_an_output_is_the_checksum_of_prompt_and_index(entry: Entry) -> None:
         outputs = asyncio.run(outputs_of(engine, engine_request([7, 8, 9], 6)))
     assert outputs[-1]["output_ids"] == tokens.output_of([7, 8, 9], 6, VOCAB)
     assert outputs[-1]["meta_info"]["finish_reason"] == {"type": "length", "length": 6}
-    assert [output["meta_info"]["completion_tokens"] for output in outputs] == [1, 2, 3, 4, 5, 6]
+    counts = [output["meta_info"]["completion_tokens"] for output in outputs]
+    assert counts == [len(output["output_ids"]) for output in outputs]
+    assert counts == sorted(set(counts))  # a late reader gets fewer, longer ones
 
 
 def test_stream_output_makes_outputs_deltas_for_streams_only() -> None:
@@ -44,9 +46,9 @@ def test_stream_output_makes_outputs_deltas_for_streams_only() -> None:
     with launched(*FAST, "--stream-output") as engine:
         streamed, whole = asyncio.run(both(engine))
     expected = tokens.output_of([7], 4, VOCAB)
-    assert [output["output_ids"] for output in streamed] == [[token] for token in expected]
-    logprobs = [output["meta_info"]["output_token_logprobs"] for output in streamed]
-    assert logprobs == [[(tokens.logprob_at(i), token, None)] for i, token in enumerate(expected)]
+    assert [t for output in streamed for t in output["output_ids"]] == expected
+    logprobs = [p for o in streamed for p in o["meta_info"]["output_token_logprobs"]]
+    assert logprobs == [(tokens.logprob_at(i), token, None) for i, token in enumerate(expected)]
     assert [output["output_ids"] for output in whole] == [expected]
 
 
