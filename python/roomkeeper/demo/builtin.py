@@ -205,9 +205,10 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """One chat request."""
         try:
+            body = self._body()  # always: what is left unread would be the next request
             if self.path != "/v1/chat/completions":
                 raise Failure(HTTPStatus.NOT_FOUND, "no_such_path", f"no {self.path} here")
-            prompt, max_tokens = self.server.prompt_of(self._body())
+            prompt, max_tokens = self.server.prompt_of(body)
             messages = self.server.pair.answer(prompt, max_tokens)
             first = next(messages)
         except Failure as failure:
