@@ -15,13 +15,13 @@ import dataclasses
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
+from roomkeeper.addresses import UsageError, check_address, join_address, with_port
 from roomkeeper.asyncllm import AsyncLLMEngine, OutputPath
 from roomkeeper.config import Config
 from roomkeeper.engine import WorkerInfo
@@ -80,10 +80,6 @@ class Ready:
     servicer: Servicer
 
 
-class _UsageError(RoomkeeperError):
-    """Something to put right on the command line; one line."""
-
-
 class _EndLaunch(BaseException):
     """Raised by a signal's handler while the engine starts. Not for the engine to catch."""
 
@@ -106,17 +102,11 @@ def serve(
     worker = _Worker(launch, server_args, config, addresses, output_path, on_ready)
     try:
         for address in addresses:
-            _check_address(address)
+            check_address(address)
         return _run(worker.main())
-    except _UsageError as error:
+    except UsageError as error:
         _log.error("%s", error)
         return EXIT_USAGE
-
-
-def join_address(host: str | None, port: int) -> str:
-    """``host:port`` as the servicer listens on it; IPv6 in brackets."""
-    host = host or "127.0.0.1"
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 class _Worker:
@@ -168,11 +158,15 @@ class _Worker:
             )
         try:
             return await self._serve(launched)
+        except _EndLaunch:
+            return EXIT_ENGINE if self._engine_gone else 0
         finally:
             self._watch.stop()
             if launched.close is not None:
                 launched.close()
-            end_processes(0.0 if self._hurry.is_set() else ENGINE_GRACE_S)
+            # Beside the loop, on which the engine's own servers use the time to close.
+            grace_s = 0.0 if self._hurry.is_set() else ENGINE_GRACE_S
+            await asyncio.to_thread(end_processes, grace_s)
 
     # -- while the engine starts --
 
@@ -229,9 +223,9 @@ class _Worker:
                 self._server_args, launched.async_llm, launched.scheduler_info, skip_warmup=skip
             )
             servicer = Servicer(info, self._config)
-            bound = [_with_port(address, servicer.listen(address)) for address in self._addresses]
+            bound = [with_port(address, servicer.listen(address)) for address in self._addresses]
         except (RoomkeeperError, ValueError) as error:
-            raise _UsageError(str(error)) from error
+            raise UsageError(str(error)) from error
         self._watch.freeze()
         engine = AsyncLLMEngine(launched.async_llm, servicer, output_path=self._output_path)
         engine.start()
@@ -375,37 +369,6 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
             return runner.run(main)
     uvloop.install()
     return asyncio.run(main)
-
-
-def _check_address(address: str) -> None:
-    """Whether it can be bound, before the engine loads for minutes; the servicer binds it later."""
-    if address.startswith("unix:"):
-        return
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or port == "0":
-        return
-    host = host.strip("[]")
-    try:
-        infos = socket.getaddrinfo(
-            None if host in ("", "*") else host,
-            int(port),
-            type=socket.SOCK_STREAM,
-            flags=socket.AI_PASSIVE,
-        )
-        for family, kind, protocol, _, where in infos[:1]:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(where)
-                probe.listen(1)
-    except (OSError, OverflowError) as error:
-        what = getattr(error, "strerror", None) or str(error)
-        raise _UsageError(
-            f"cannot listen on {address}: {what}; stop what listens there or choose another"
-        ) from error
-
-
-def _with_port(address: str, port: int) -> str:
-    return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
 
 
 def _line(error: BaseException) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 if __name__ == "__main__":
     import sys
 
-    from roomkeeper.tokenspeed.main import main
-
+    try:
+        from roomkeeper.tokenspeed.main import main
+    except ImportError as error:
+        print(f"roomkeeper does not import: {error}; build it first", file=sys.stderr)
+        sys.exit(2)
     sys.exit(main(sys.argv[1:]))

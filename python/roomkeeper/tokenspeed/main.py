@@ -10,10 +10,12 @@ import argparse
 import functools
 import importlib.util
 import logging
+import os
 import sys
-from typing import Any
+from typing import Any, get_args
 
 from roomkeeper import logs
+from roomkeeper.asyncllm import OutputPath
 from roomkeeper.errors import RoomkeeperError
 from roomkeeper.launcher import (
     EXIT_USAGE,
@@ -25,6 +27,8 @@ from roomkeeper.launcher import (
 )
 
 PROG = "python -m roomkeeper.tokenspeed"
+#: How outputs are read: auto, generator or collector. For those who look into a fault.
+OUTPUT_PATH_VARIABLE = "ROOMKEEPER_OUTPUT_PATH"
 
 _log = logging.getLogger("roomkeeper")
 
@@ -44,6 +48,7 @@ def main(argv: list[str]) -> int:
             _print_room_help()
         server_args = _parse(engine_argv)
         _check_role(server_args)
+        output_path = _output_path()
         launch = functools.partial(_launch, server_args, _find_launcher())
     except RoomkeeperError as error:
         _log.error("%s", error)
@@ -55,7 +60,7 @@ def main(argv: list[str]) -> int:
             server_args.node_rank,
         )
         addresses = []
-    return serve(launch, server_args, config=config, addresses=addresses)
+    return serve(launch, server_args, config=config, addresses=addresses, output_path=output_path)
 
 
 def _print_room_help() -> None:
@@ -96,6 +101,17 @@ def _check_role(server_args: Any) -> None:
             "--disaggregation-mode is encode; roomkeeper serves null, prefill and decode, use "
             "python -m smg_grpc_servicer.tokenspeed for this worker"
         )
+
+
+def _output_path() -> OutputPath:
+    value = os.environ.get(OUTPUT_PATH_VARIABLE) or "auto"
+    for known in get_args(OutputPath):
+        if value == known:
+            path: OutputPath = known
+            return path
+    raise _CannotStart(
+        f"{OUTPUT_PATH_VARIABLE} is {value!r}; it must be {', '.join(get_args(OutputPath))}"
+    )
 
 
 def _find_launcher() -> Any:

@@ -1,0 +1,59 @@
+"""Addresses to listen on, before and after they are bound."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from roomkeeper.errors import RoomkeeperError
+
+__all__ = ["UsageError", "check_address", "join_address", "with_port"]
+
+
+class UsageError(RoomkeeperError):
+    """Something to put right on the command line; one line."""
+
+
+def join_address(host: str | None, port: int) -> str:
+    """``host:port`` as the servicer listens on it; IPv6 in brackets."""
+    host = host or "127.0.0.1"
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def check_address(address: str) -> None:
+    """Whether it can be bound, before the engine loads for minutes; the servicer binds it later."""
+    if address.startswith("unix:"):
+        folder = Path(address.removeprefix("unix:")).parent
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise UsageError(
+                f"cannot listen on {address}: the folder {folder} is not there or not writable; "
+                "make it or choose another"
+            )
+        return
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or port == "0":
+        return
+    host = host.strip("[]")
+    try:
+        infos = socket.getaddrinfo(
+            None if host in ("", "*") else host,
+            int(port),
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )
+        for family, kind, protocol, _, where in infos[:1]:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(where)
+                probe.listen(1)
+    except (OSError, OverflowError) as error:
+        what = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"cannot listen on {address}: {what}; stop what listens there or choose another"
+        ) from error
+
+
+def with_port(address: str, port: int) -> str:
+    """The address with the port that was bound."""
+    return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
