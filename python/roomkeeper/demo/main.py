@@ -8,6 +8,7 @@ be made, 2 for a wrong flag, 128 + signal when it was interrupted. Nothing is le
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import importlib
 import json
@@ -25,8 +26,8 @@ from roomkeeper import wire
 from roomkeeper.demo.plan import (
     AFTER,
     BEFORE,
+    IN_LIFE,
     INGREDIENTS,
-    SCALE,
     DemoError,
     GatewayKind,
     Result,
@@ -114,10 +115,13 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="two more runs: the window's report alone, and rooms alone",
     )
-    parser.add_argument("--requests", type=int, default=64, help="how many to send (default: 64)")
     parser.add_argument(
-        "--concurrency", type=int, default=32, help="how many at a time (default: 32)"
+        "--real-deadlines",
+        action="store_true",
+        help="deadlines of 120 s and 300 s as in life, not 1/50 of them, and requests of 5 s",
     )
+    parser.add_argument("--requests", type=int, help="how many to send (default: 64, else 12)")
+    parser.add_argument("--concurrency", type=int, help="how many at a time (default: 32, else 12)")
     parser.add_argument(
         "--out",
         type=Path,
@@ -132,7 +136,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         raise UsageError(f"{unknown[0]}: there is no such flag; did you mean {near[0]}?")
     for name, high in (("requests", 1000), ("concurrency", 200)):
         value = getattr(given, name)
-        if not 1 <= value <= high:
+        if value is not None and not 1 <= value <= high:
             raise UsageError(f"--{name} is {value}; it must be from 1 to {high}")
     return given
 
@@ -143,19 +147,31 @@ def _run(options: argparse.Namespace, progress: Progress) -> None:
     kind = _gateway(options.gateway, progress)
     from roomkeeper.demo.run import run_case
 
-    workload = Workload(requests=options.requests, concurrency=options.concurrency)
+    workload = _workload(options)
     progress.step(
         f"{workload.requests} requests, {workload.concurrency} at a time, {workload.service_s:g} s "
         f"each, to a decode of {workload.window} slots through the {kind} gateway"
     )
+    scale = (
+        "as in life" if workload.scale == 1 else f"1/{workload.scale:g} of what they are in life"
+    )
     progress.step(
-        f"every deadline is 1/{SCALE} of what it is in life: {workload.bootstrap_timeout_s:g} s "
-        f"for the prefill's bootstrap, {workload.transfer_timeout_s:g} s for the KV transfer, "
-        f"{workload.wait_s:g} s in roomkeeper's line"
+        f"deadlines are {scale}: {workload.bootstrap_timeout_s:g} s for the prefill's bootstrap, "
+        f"{workload.transfer_timeout_s:g} s for the KV transfer, {workload.wait_s:g} s in "
+        "roomkeeper's line"
     )
     cases = [BEFORE, AFTER, *(INGREDIENTS if options.ingredients else ())]
     results = [run_case(case, workload, kind, progress) for case in cases]
     _show(results, workload, options.out, progress)
+
+
+def _workload(options: argparse.Namespace) -> Workload:
+    base = IN_LIFE if options.real_deadlines else Workload()
+    return dataclasses.replace(
+        base,
+        requests=options.requests or base.requests,
+        concurrency=options.concurrency or base.concurrency,
+    )
 
 
 def _make_directory(out: Path) -> None:

@@ -16,10 +16,6 @@ class DemoError(Exception):
     """The demo cannot go on. One line, and perhaps the last lines of a log after it."""
 
 
-#: Every deadline of the run is this much shorter than in life: the engine's own, and roomkeeper's.
-SCALE = 50
-
-
 @dataclasses.dataclass(frozen=True)
 class Workload:
     """The burst and the workers it meets."""
@@ -32,14 +28,28 @@ class Workload:
     #: A request takes about ``tokens`` steps of ``step_ms``.
     tokens: int = 40
     step_ms: float = 10.0
-    #: Prefill: from a request's arrival until its decode has admitted the room.
-    bootstrap_timeout_s: float = 120 / SCALE
-    #: Decode: from admitting a room until its KV is there.
-    transfer_timeout_s: float = 300 / SCALE
-    #: Decode: from a room's arrival until it is refused for want of a slot (``wait_seconds``).
-    wait_s: float = 30 / SCALE
-    #: Decode: how long a cancelled room keeps its slot for its KV (``handoff_seconds``).
-    handoff_s: float = 30 / SCALE
+    #: Every deadline of the workers, the engine's and roomkeeper's, is in life so much longer.
+    scale: float = 50.0
+
+    @property
+    def bootstrap_timeout_s(self) -> float:
+        """Prefill: from a request's arrival until its decode has admitted the room."""
+        return 120 / self.scale
+
+    @property
+    def transfer_timeout_s(self) -> float:
+        """Decode: from admitting a room until its KV is there."""
+        return 300 / self.scale
+
+    @property
+    def wait_s(self) -> float:
+        """Decode: from a room's arrival until it is refused for want of a slot (wait_seconds)."""
+        return 30 / self.scale
+
+    @property
+    def handoff_s(self) -> float:
+        """Decode: how long a cancelled room keeps its slot for its KV (handoff_seconds)."""
+        return 30 / self.scale
 
     @property
     def service_s(self) -> float:
@@ -81,6 +91,9 @@ class Case:
             "on" if self.window_reported else "off",
         ]
 
+
+#: The same race with the deadlines of life, short enough to watch: requests of 5 s.
+IN_LIFE = Workload(requests=12, concurrency=12, tokens=500, scale=1)
 
 #: The worker as it was, and the worker as this release serves it.
 BEFORE = Case(rooms=False, window_reported=False)

@@ -24,6 +24,7 @@ WORKER_READY_S = 60.0
 POLL_S = 0.05
 #: The whole burst, beyond what lost slots can cost: a guard against a run that never ends.
 BURST_S = 120.0
+AFTERMATH_S = 110.0
 
 
 def run_case(case: Case, workload: Workload, kind: GatewayKind, progress: Progress) -> Result:
@@ -125,7 +126,7 @@ def _measure(
     with Watch(f"{HOST}:{ports.decode}") as watch:
         try:
             burst.start()
-            _until(burst.over, show, BURST_S + workload.requests * workload.transfer_timeout_s)
+            _until(burst.over, show, BURST_S)
             # Rooms that nobody waits for any more may still take slots: see how long.
             _until(lambda: _empty(slots), show, _aftermath_s(workload))
         finally:
@@ -140,9 +141,10 @@ def _measure(
 
 
 def _aftermath_s(workload: Workload) -> float:
-    """The longest that dead rooms can keep the decode busy, were every request dead."""
+    """The longest that dead rooms can keep the decode busy, were every request dead, or so long
+    as anybody would want to watch."""
     rounds = math.ceil(workload.requests / workload.window) + 1
-    return rounds * workload.transfer_timeout_s
+    return min(AFTERMATH_S, rounds * workload.transfer_timeout_s)
 
 
 def _empty(slots: Slots) -> bool:
