@@ -182,6 +182,14 @@ static size_t bfind(const rk_bmap *map, const void *key, size_t key_bytes) {
     return find(&map->table, rk_hash_bytes(map->seed, key, key_bytes), key_bytes, key);
 }
 
+int rk_bmap_replace(rk_bmap *map, const void *key, size_t key_bytes, void *value) {
+    entry *e = &map->table.entries[bfind(map, key, key_bytes)];
+    if (!e->value)
+        return -ENOENT;
+    e->value = value;
+    return 0;
+}
+
 void *rk_bmap_get(const rk_bmap *map, const void *key, size_t key_bytes) {
     return map->table.entries[bfind(map, key, key_bytes)].value;
 }

@@ -23,6 +23,8 @@ void rk_map_each(const rk_map *map, void (*visit)(uint64_t key, void *value, voi
 rk_bmap *rk_bmap_new(void);
 void rk_bmap_free(rk_bmap *map);
 int rk_bmap_put(rk_bmap *map, const void *key, size_t key_bytes, void *value);
+/* Another value for a key that is there; allocates nothing. 0, or -ENOENT: the key is not there. */
+int rk_bmap_replace(rk_bmap *map, const void *key, size_t key_bytes, void *value);
 void *rk_bmap_get(const rk_bmap *map, const void *key, size_t key_bytes);
 void *rk_bmap_remove(rk_bmap *map, const void *key, size_t key_bytes);
 size_t rk_bmap_size(const rk_bmap *map);

@@ -54,6 +54,7 @@ typedef enum rk_timer {
     RK_TIMER_HELD,     /* HELD, announced: wait_ms + margin */
     RK_TIMER_TWIN,     /* a linked decode whose twin has not been seen: twin_ms */
     RK_TIMER_HANDOFF,  /* ended before the handoff, the engine not told yet: handoff_ms */
+    RK_TIMER_RELEASE,  /* ended, the engine has been told or must not be yet: transfer_ms */
     RK_TIMERS,
 } rk_timer;
 
@@ -75,8 +76,10 @@ typedef struct rk_leg {
     bool paired;    /* a decode or prefill leg with a real room */
     bool linked;    /* the twin's worker is told of this leg */
     bool twin_seen; /* the twin has been announced */
+    bool twin_over; /* the twin has said that it has ended */
     bool ever_submitted;
     bool handed_off;      /* stays true after the end */
+    bool release_asked;   /* the release agent has been asked to end the room: not a second time */
     bool gone;            /* out of all maps; freed when nothing is pending */
     bool in_ids;          /* by_id[request_id] is this leg: the newest life of its id */
     bool charged;         /* an Abort that came for the id has been counted against this ended life */
@@ -105,6 +108,8 @@ typedef struct rk_rank {
     uint32_t waiting;
     uint32_t waiting_slots;
     uint32_t running;
+    uint64_t
+        load; /* choices of its legs, from arrival until the engine has let go: what ranks are chosen by */
     uint64_t claimed_tokens;
 } rk_rank;
 
@@ -114,7 +119,8 @@ typedef struct rk_note {
     rk_room room;
     uint64_t due;
     bool admitted;  /* announced: the twin has been admitted */
-    rk_cause cause; /* tombstone: why the twin ended */
+    bool own;       /* tombstone: it was our leg that ended, before its twin was announced */
+    rk_cause cause; /* tombstone: why it ended */
 } rk_note;
 
 typedef struct rk_notes {
@@ -123,6 +129,7 @@ typedef struct rk_notes {
     uint32_t count;
     uint32_t max;
     uint64_t keep_ms;
+    uint64_t dropped; /* oldest ones that had to go, since start */
 } rk_notes;
 
 struct rk_ledger {
@@ -146,6 +153,13 @@ struct rk_ledger {
     rk_ledger_counts counts;
 };
 
+/* ---- ledger.c ---- */
+
+void rk_enter(rk_ledger *ledger);
+/* Copies out what is to be done and lets go of the lock. */
+void rk_leave(rk_ledger *ledger, rk_effects *fx);
+rk_leg *rk_find(const rk_ledger *ledger, uint64_t handle);
+
 /* ---- leg.c: the life of a leg and of its slots ---- */
 
 bool rk_gated(const rk_ledger *ledger);
@@ -157,26 +171,49 @@ bool rk_fits(const rk_ledger *ledger, const rk_rank *rank, const rk_leg *leg);
 void rk_admit(rk_ledger *ledger, rk_leg *leg, uint64_t now);
 /* Admits from the head of the rank's line while they fit. */
 void rk_admit_line(rk_ledger *ledger, rk_rank *rank, uint64_t now);
-/* The engine has let go of one choice, or of all. Frees slots, admits who waits; may drop the leg. */
-void rk_free_choice(rk_ledger *ledger, rk_leg *leg, uint32_t choice, uint64_t now);
-void rk_free_all(rk_ledger *ledger, rk_leg *leg, uint64_t now);
+/* A leg that is in the maps joins its rank. */
+void rk_join_rank(rk_ledger *ledger, rk_leg *leg);
+void rk_wait_in_line(rk_ledger *ledger, rk_leg *leg, uint64_t now);
+/* Has the engine said so, or has it only had the time for it? */
+typedef enum rk_proof { RK_PROOF, RK_NO_PROOF } rk_proof;
+/* The engine has let go of one choice, or of all. Frees slots, admits who waits; may drop the leg: true. */
+bool rk_free_choice(rk_ledger *ledger, rk_leg *leg, uint32_t choice, uint64_t now, rk_proof proof);
+void rk_free_all(rk_ledger *ledger, rk_leg *leg, uint64_t now, rk_proof proof);
+/* The KV is here. A leg that has ended meanwhile is aborted now, or free if the engine has had its abort. */
+void rk_hand_off(rk_ledger *ledger, rk_leg *leg, uint64_t now);
 /* How the engine is to be told when a leg that it has is over. */
 typedef enum rk_stop {
     RK_STOP_ABORT, /* abort now */
-    RK_STOP_LATER, /* a decode before its handoff: wait for the twin, the first output, or handoff_ms */
+    RK_STOP_LATER, /* a decode before its handoff: wait for its prefill's quiet, or unlinked for the first
+                      output, handoff_ms at most */
     RK_STOP_NONE,  /* it is gone, or has been told */
 } rk_stop;
 /* Ends a live leg. `wire`: with an RK_FX_END. Unsubmitted: its slots are free at once and it is dropped. */
 void rk_end(rk_ledger *ledger, rk_leg *leg, uint64_t now, rk_cause cause, rk_stop stop, bool wire);
+/* Orders what aborts have not been ordered yet: for all choices, or for those ended by their own name. */
 void rk_abort_engine(rk_ledger *ledger, rk_leg *leg);
+void rk_abort_named(rk_ledger *ledger, rk_leg *leg);
 rk_stop rk_stop_of(const rk_ledger *ledger, const rk_leg *leg);
-bool rk_submitted(const rk_leg *leg);         /* the engine has or had it */
-void rk_drop(rk_ledger *ledger, rk_leg *leg); /* out of all maps; freed now or when nothing is pending */
+bool rk_submitted(const rk_leg *leg); /* the engine has or had it */
+/* A leg whose engine request begins with a KV transfer, during which an abort is only a mark. */
+bool rk_waits_for_kv(const rk_ledger *ledger, const rk_leg *leg);
+void rk_unlist(rk_ledger *ledger, rk_leg *leg); /* out of all maps; the leg is the caller's */
+
+/* ---- twins.c ---- */
+
+/* Told of a room without a leg of its own; lost when memory is out, as a frame may be. */
+void rk_tell_room(rk_ledger *ledger, const rk_room *room, unsigned what, rk_cause cause);
+/* A prefill leg ends before its twin was announced: whoever announces it is told. */
+void rk_remember_end(rk_ledger *ledger, const rk_leg *leg, uint64_t now);
+/* A leg refused at arrival: its twin is told, its room ended in a prefill's engine. The leg must be `gone`.
+ */
+void rk_tell_refusal(rk_ledger *ledger, rk_leg *leg, uint64_t now);
 
 /* ---- timers.c ---- */
 
 void rk_timer_set(rk_ledger *ledger, rk_leg *leg, rk_timer timer, uint64_t now);
 void rk_timer_stop(rk_leg *leg);
+void rk_transfer_start(rk_ledger *ledger, rk_leg *leg, uint64_t now);
 void rk_tick(rk_ledger *ledger, uint64_t now);
 
 /* ---- notes.c: rooms without a leg ---- */
@@ -184,8 +221,8 @@ void rk_tick(rk_ledger *ledger, uint64_t now);
 int rk_notes_init(rk_notes *notes, uint32_t max, uint64_t keep_ms);
 void rk_notes_free(rk_notes *notes);
 rk_note *rk_notes_find(const rk_notes *notes, const rk_room *room);
-/* Makes or finds it. NULL: none are kept, or out of memory. `dropped` counts the oldest ones that went. */
-rk_note *rk_notes_add(rk_notes *notes, const rk_room *room, uint64_t now, uint64_t *dropped);
+/* Makes or finds it. NULL: none are kept, or out of memory. */
+rk_note *rk_notes_add(rk_notes *notes, const rk_room *room, uint64_t now);
 void rk_notes_remove(rk_notes *notes, rk_note *note);
 void rk_notes_expire(rk_notes *notes, uint64_t now);
 

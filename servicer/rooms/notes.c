@@ -20,6 +20,7 @@ int rk_notes_init(rk_notes *notes, uint32_t max, uint64_t keep_ms) {
     notes->max = max;
     notes->keep_ms = keep_ms;
     notes->count = 0;
+    notes->dropped = 0;
     notes->by_room = rk_bmap_new();
     return notes->by_room ? 0 : -ENOMEM;
 }
@@ -43,14 +44,10 @@ void rk_notes_remove(rk_notes *notes, rk_note *note) {
     free(note);
 }
 
-rk_note *rk_notes_add(rk_notes *notes, const rk_room *room, uint64_t now, uint64_t *dropped) {
+rk_note *rk_notes_add(rk_notes *notes, const rk_room *room, uint64_t now) {
     rk_note *note = rk_notes_find(notes, room);
     if (note || notes->max == 0)
         return note;
-    if (notes->count >= notes->max) {
-        rk_notes_remove(notes, RK_CONTAINER(notes->list.next, rk_note, link));
-        ++*dropped;
-    }
     note = calloc(1, sizeof *note);
     if (!note)
         return NULL;
@@ -62,7 +59,10 @@ rk_note *rk_notes_add(rk_notes *notes, const rk_room *room, uint64_t now, uint64
         return NULL;
     }
     rk_list_push_back(&notes->list, &note->link);
-    notes->count++;
+    if (++notes->count > notes->max) {
+        rk_notes_remove(notes, RK_CONTAINER(notes->list.next, rk_note, link));
+        notes->dropped++;
+    }
     return note;
 }
 

@@ -15,15 +15,30 @@ static uint64_t duration(const rk_ledger *ledger, rk_timer timer) {
     case RK_TIMER_TWIN:
         return o->twin_ms;
     case RK_TIMER_HANDOFF:
-    default:
         return o->handoff_ms;
+    case RK_TIMER_RELEASE:
+    default:
+        return o->transfer_ms;
     }
 }
 
 void rk_timer_set(rk_ledger *ledger, rk_leg *leg, rk_timer timer, uint64_t now) {
+    rk_list *ring = &ledger->timers[timer];
     rk_list_remove(&leg->timer);
     leg->due = now + duration(ledger, timer);
-    rk_list_push_back(&ledger->timers[timer], &leg->timer);
+    /* Threads read the clock before they take the lock, so `now` may step back a little: the ring must not.
+     */
+    if (!rk_list_empty(ring) && RK_CONTAINER(ring->prev, rk_leg, timer)->due > leg->due)
+        leg->due = RK_CONTAINER(ring->prev, rk_leg, timer)->due;
+    rk_list_push_back(ring, &leg->timer);
+}
+
+void rk_transfer_start(rk_ledger *ledger, rk_leg *leg, uint64_t now) {
+    rk_list *ring = &ledger->transfers;
+    leg->transfer_due = now + ledger->options.transfer_ms;
+    if (!rk_list_empty(ring) && RK_CONTAINER(ring->prev, rk_leg, transfer)->transfer_due > leg->transfer_due)
+        leg->transfer_due = RK_CONTAINER(ring->prev, rk_leg, transfer)->transfer_due;
+    rk_list_push_back(ring, &leg->transfer);
 }
 
 void rk_timer_stop(rk_leg *leg) {
@@ -46,8 +61,13 @@ static void fire(rk_ledger *ledger, rk_leg *leg, rk_timer timer, uint64_t now) {
         rk_end(ledger, leg, now, RK_CAUSE_TWIN_MISSING, RK_STOP_LATER, true);
         return;
     case RK_TIMER_HANDOFF: /* the KV has not come: tell the engine now; the slot stays until it lets go */
+        rk_abort_engine(ledger, leg);
+        rk_timer_set(ledger, leg, RK_TIMER_RELEASE, now);
+        return;
+    case RK_TIMER_RELEASE: /* nobody has said that the slot is free, but no engine holds one for so long */
     default:
         rk_abort_engine(ledger, leg);
+        rk_free_all(ledger, leg, now, RK_NO_PROOF);
         return;
     }
 }
@@ -70,8 +90,10 @@ static void fire_transfers(rk_ledger *ledger, uint64_t now) {
         if (leg->transfer_due > now)
             return;
         rk_list_remove(&leg->transfer);
-        if (leg->state == RK_LEG_ENDED)
-            rk_free_all(ledger, leg, now);
+        if (leg->state != RK_LEG_ENDED)
+            continue;
+        rk_abort_engine(ledger, leg); /* if it has not been told yet, so that it forgets the request */
+        rk_free_all(ledger, leg, now, RK_NO_PROOF);
     }
 }
 

@@ -1,7 +1,10 @@
-/* What the twin's worker says over the room link, as events of the state machine.
+/* What the twin's worker says over the room link, as events of the state machine, and what it is told of
+ * rooms that have no leg here.
  *
  * A decode's slot may be given away only when no prefill can still write into its pages: the prefill was
  * never submitted, or has said QUIESCED. Until then the leg may be over on the wire, the slot is not. */
+#include <stdlib.h>
+
 #include "rooms/ledger.h"
 
 static rk_leg *leg_of(const rk_ledger *ledger, const rk_room *room) {
@@ -15,58 +18,143 @@ static void link_seen(rk_ledger *ledger, uint64_t now) {
     ledger->unannounced = 0;
 }
 
-static void end(rk_ledger *ledger, uint64_t now, rk_effects *fx) {
-    (void)now;
-    rk_flush(ledger, fx);
-    rk_ledger_check_locked(ledger);
+void rk_ledger_link_seen(rk_ledger *ledger, uint64_t now) {
+    rk_enter(ledger);
+    link_seen(ledger, now);
     (void)pthread_mutex_unlock(&ledger->lock);
 }
 
-static void announce(rk_ledger *ledger, rk_leg *leg, uint64_t now) {
+/* ---- rooms without a leg ---- */
+
+void rk_tell_room(rk_ledger *ledger, const rk_room *room, unsigned what, rk_cause cause) {
+    rk_leg *bearer = calloc(1, sizeof *bearer);
+    if (!bearer)
+        return;
+    bearer->room = *room;
+    bearer->cause = cause;
+    bearer->gone = true;
+    rk_list_init(&bearer->pending);
+    rk_todo(ledger, bearer, what);
+}
+
+void rk_remember_end(rk_ledger *ledger, const rk_leg *leg, uint64_t now) {
+    if (!ledger->options.linked || leg->twin_seen)
+        return;
+    rk_note *stone = rk_notes_add(&ledger->tombstones, &leg->room, now);
+    if (!stone)
+        return;
+    stone->own = true;
+    stone->cause = leg->cause;
+}
+
+void rk_tell_refusal(rk_ledger *ledger, rk_leg *leg, uint64_t now) {
+    if (!leg->paired || !ledger->options.enabled)
+        return;
+    rk_note *note = rk_notes_find(&ledger->announced, &leg->room);
+    if (note) {
+        leg->linked = true;
+        leg->twin_seen = true;
+        rk_notes_remove(&ledger->announced, note);
+    }
+    rk_tell(ledger, leg, RK_TODO_TELL_ENDED);
+    if (ledger->options.role == RK_ROLE_PREFILL) {
+        rk_todo(ledger, leg, RK_TODO_RELEASE_ROOM);
+        rk_remember_end(ledger, leg, now);
+    }
+}
+
+/* ---- the twin is there ---- */
+
+/* The twin's worker knows nothing of this leg yet. */
+static void tell_state(rk_ledger *ledger, rk_leg *leg) {
+    bool prefill = ledger->options.role == RK_ROLE_PREFILL;
+    unsigned what = RK_TODO_TELL_OPENED;
+    if (leg->state == RK_LEG_ENDED)
+        what = RK_TODO_TELL_ENDED;
+    else if (prefill && rk_submitted(leg))
+        what |= RK_TODO_TELL_SUBMITTED;
+    else if (!prefill && leg->state == RK_LEG_HANDED_OFF)
+        what |= RK_TODO_TELL_ADMITTED | RK_TODO_TELL_HANDED_OFF;
+    else if (!prefill && leg->state != RK_LEG_WAITING)
+        what |= RK_TODO_TELL_ADMITTED;
+    rk_todo(ledger, leg, what);
+}
+
+static void meet(rk_ledger *ledger, rk_leg *leg, uint64_t now) {
+    if (leg->twin_seen)
+        return;
     leg->twin_seen = true;
     if (!leg->linked) {
         leg->linked = true;
-        rk_todo(ledger, leg, RK_TODO_TELL_OPENED);
+        tell_state(ledger, leg);
     }
     if (leg->state == RK_LEG_HELD)
         rk_timer_set(ledger, leg, RK_TIMER_HELD, now);
-    else if (ledger->options.role == RK_ROLE_DECODE && leg->state != RK_LEG_WAITING &&
-             leg->state != RK_LEG_ENDED)
-        rk_timer_stop(leg); /* the twin is there: no longer missing */
+    else if (leg->state == RK_LEG_ADMITTED || leg->state == RK_LEG_SUBMITTED)
+        rk_timer_stop(leg); /* no longer missing */
 }
 
-void rk_ledger_twin_announced(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_effects *fx) {
-    (void)pthread_mutex_lock(&ledger->lock);
-    link_seen(ledger, now);
-    rk_leg *leg = leg_of(ledger, room);
-    if (!leg)
-        (void)rk_notes_add(&ledger->announced, room, now, &ledger->counts.tombstones_dropped);
-    else if (!leg->twin_seen && leg->state != RK_LEG_ENDED)
-        announce(ledger, leg, now);
-    end(ledger, now, fx);
+/* A room whose two legs have both been here may be used again. */
+static void forget_stone(rk_ledger *ledger, const rk_room *room) {
+    rk_note *stone = rk_notes_find(&ledger->tombstones, room);
+    if (stone)
+        rk_notes_remove(&ledger->tombstones, stone);
 }
 
-void rk_ledger_twin_admitted(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_effects *fx) {
-    (void)pthread_mutex_lock(&ledger->lock);
+/* A room of which there is no leg here: not yet, or no more. */
+static void note_announced(rk_ledger *ledger, const rk_room *room, uint64_t now, bool admitted) {
+    rk_note *stone = rk_notes_find(&ledger->tombstones, room);
+    if (stone) {
+        bool own = stone->own;
+        rk_cause cause = stone->cause;
+        rk_notes_remove(&ledger->tombstones, stone);
+        if (own) {
+            rk_tell_room(ledger, room, RK_TODO_TELL_ENDED, cause);
+            return;
+        }
+    }
+    rk_note *note = rk_notes_add(&ledger->announced, room, now);
+    if (note && admitted)
+        note->admitted = true;
+}
+
+static void twin_is_there(rk_ledger *ledger, uint64_t now, const rk_room *room, bool admitted) {
+    if (!ledger->options.enabled)
+        return;
     link_seen(ledger, now);
     rk_leg *leg = leg_of(ledger, room);
     if (!leg) {
-        rk_note *note = rk_notes_add(&ledger->announced, room, now, &ledger->counts.tombstones_dropped);
-        if (note)
-            note->admitted = true;
-    } else if (leg->state == RK_LEG_HELD) {
-        if (!leg->twin_seen)
-            announce(ledger, leg, now);
-        rk_admit(ledger, leg, now);
+        note_announced(ledger, room, now, admitted);
+        return;
     }
-    end(ledger, now, fx);
+    meet(ledger, leg, now);
+    forget_stone(ledger, room);
+    if (admitted && leg->state == RK_LEG_HELD)
+        rk_admit(ledger, leg, now);
 }
 
+void rk_ledger_twin_announced(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_effects *fx) {
+    rk_enter(ledger);
+    twin_is_there(ledger, now, room, false);
+    rk_leave(ledger, fx);
+}
+
+void rk_ledger_twin_admitted(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_effects *fx) {
+    rk_enter(ledger);
+    twin_is_there(ledger, now, room, true);
+    rk_leave(ledger, fx);
+}
+
+/* ---- the twin has ended ---- */
+
 /* The decode's slot may go: nobody writes into its pages any more. */
-static void release_room(rk_ledger *ledger, rk_leg *leg) {
-    rk_timer_stop(leg); /* no need to wait for an output that cannot come */
+static void release_room(rk_ledger *ledger, rk_leg *leg, uint64_t now) {
+    if (leg->release_asked || leg->handed_off)
+        return;
+    leg->release_asked = true;
     rk_abort_engine(ledger, leg);
     rk_todo(ledger, leg, RK_TODO_RELEASE_ROOM);
+    rk_timer_set(ledger, leg, RK_TIMER_RELEASE, now); /* no output can come any more */
 }
 
 static void twin_code(rk_leg *leg, rk_cause cause) {
@@ -76,59 +164,73 @@ static void twin_code(rk_leg *leg, rk_cause cause) {
 
 static void decode_twin_ended(rk_ledger *ledger, rk_leg *leg, uint64_t now, rk_cause cause,
                               bool ever_submitted) {
-    leg->twin_seen = true;
-    if (cause == RK_CAUSE_COMPLETED) { /* the KV has gone out: the same as a handoff */
-        leg->handed_off = true;
-        if (leg->state == RK_LEG_SUBMITTED)
-            rk_timer_stop(leg);
-        return;
-    }
-    if (leg->state == RK_LEG_HANDED_OFF || leg->handed_off)
+    if (leg->handed_off)
         return;
     bool had = rk_submitted(leg);
+    leg->twin_seen = true;
+    leg->twin_over = true;
+    if (cause == RK_CAUSE_COMPLETED) { /* the KV has gone out: the same as a handoff */
+        if (had)
+            rk_hand_off(ledger, leg, now);
+        return;
+    }
     if (leg->state != RK_LEG_ENDED) {
         twin_code(leg, cause);
-        rk_end(ledger, leg, now, RK_CAUSE_TWIN_ENDED, RK_STOP_LATER, true);
+        rk_end(ledger, leg, now, RK_CAUSE_TWIN_ENDED, RK_STOP_LATER, true); /* not `had`: it is gone now */
     }
     if (had && !ever_submitted)
-        release_room(ledger, leg);
+        release_room(ledger, leg, now);
 }
 
 static void prefill_twin_ended(rk_ledger *ledger, rk_leg *leg, uint64_t now, rk_cause cause) {
+    leg->twin_over = true;
+    forget_stone(ledger, &leg->room);
     if (cause == RK_CAUSE_COMPLETED || leg->state == RK_LEG_ENDED || leg->state == RK_LEG_HANDED_OFF)
         return;
-    bool had = rk_submitted(leg);
+    leg->twin_seen = true;
+    leg->linked = true;
     twin_code(leg, cause);
-    if (had)
-        rk_todo(ledger, leg, RK_TODO_RELEASE_ROOM); /* the engine's abort_room: the writer stops */
     rk_end(ledger, leg, now, RK_CAUSE_TWIN_ENDED, RK_STOP_ABORT, true);
+}
+
+/* It ended before our leg came, or after it went. An end *because we ended* is the latter: the room has had
+ * both its legs. A decode that waits for its prefill's quiet is told that there is none: the stone keeps it
+ * so. */
+static void legless_twin_ended(rk_ledger *ledger, const rk_room *room, uint64_t now, rk_cause cause) {
+    rk_note *announced = rk_notes_find(&ledger->announced, room);
+    if (announced)
+        rk_notes_remove(&ledger->announced, announced);
+    if (cause == RK_CAUSE_COMPLETED)
+        return;
+    rk_note *stone = rk_notes_find(&ledger->tombstones, room);
+    bool both_were_here = cause == RK_CAUSE_TWIN_ENDED || (stone && stone->own);
+    if (both_were_here)
+        forget_stone(ledger, room);
+    else if (stone || (stone = rk_notes_add(&ledger->tombstones, room, now)) != NULL)
+        stone->cause = cause;
+    else
+        return; /* not remembered, so a leg that comes late would run: nothing can be promised */
+    if (ledger->options.role == RK_ROLE_PREFILL)
+        rk_tell_room(ledger, room, RK_TODO_TELL_QUIESCED, cause);
 }
 
 void rk_ledger_twin_ended(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_cause cause,
                           bool ever_submitted, rk_effects *fx) {
-    (void)pthread_mutex_lock(&ledger->lock);
-    rk_leg *leg = leg_of(ledger, room);
-    if (leg && ledger->options.role == RK_ROLE_DECODE) {
+    rk_enter(ledger);
+    rk_leg *leg = ledger->options.enabled ? leg_of(ledger, room) : NULL;
+    if (leg && ledger->options.role == RK_ROLE_DECODE)
         decode_twin_ended(ledger, leg, now, cause, ever_submitted);
-    } else if (leg) {
+    else if (leg)
         prefill_twin_ended(ledger, leg, now, cause);
-    } else {
-        rk_note *announced = rk_notes_find(&ledger->announced, room);
-        if (announced)
-            rk_notes_remove(&ledger->announced, announced);
-        rk_note *stone = cause == RK_CAUSE_COMPLETED ? NULL
-                                                     : rk_notes_add(&ledger->tombstones, room, now,
-                                                                    &ledger->counts.tombstones_dropped);
-        if (stone)
-            stone->cause = cause;
-    }
-    end(ledger, now, fx);
+    else if (ledger->options.enabled)
+        legless_twin_ended(ledger, room, now, cause);
+    rk_leave(ledger, fx);
 }
 
 void rk_ledger_twin_quiesced(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_effects *fx) {
-    (void)pthread_mutex_lock(&ledger->lock);
-    rk_leg *leg = leg_of(ledger, room);
+    rk_enter(ledger);
+    rk_leg *leg = ledger->options.enabled ? leg_of(ledger, room) : NULL;
     if (leg && ledger->options.role == RK_ROLE_DECODE && leg->state == RK_LEG_ENDED)
-        release_room(ledger, leg);
-    end(ledger, now, fx);
+        release_room(ledger, leg, now);
+    rk_leave(ledger, fx);
 }

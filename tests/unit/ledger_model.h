@@ -1,5 +1,6 @@
-/* A ledger so simple that it is obviously right: arrays, linear scans, no rings, no hashes. It knows the
- * unlinked rules (no twins) and predicts every verdict, effect and number of the real one. */
+/* A ledger so simple that it is obviously right: an array of legs in the order of arrival, linear scans, no
+ * rings, no hashes, no counters that could go stale. It predicts every verdict, effect and number of the real
+ * one, twins and link included. Written from the rules, not from the ledger's code. */
 #ifndef LEDGER_MODEL_H
 #define LEDGER_MODEL_H
 
@@ -7,9 +8,11 @@
 
 #define MODEL_LEGS 4096
 #define MODEL_CHOICES 4
+#define MODEL_NOTES 16
+#define MODEL_EFFECTS 1024
 
 typedef struct model_leg {
-    bool there; /* not dropped yet */
+    bool there; /* the client or the engine still has it */
     uint64_t handle;
     int id;       /* small numbers stand for names */
     int64_t room; /* 0: none */
@@ -17,232 +20,317 @@ typedef struct model_leg {
     bool pinned;
     uint64_t tokens; /* per choice */
     rk_leg_state state;
-    bool submitted, handed_off;
-    uint64_t wait_due, handoff_due, transfer_due; /* 0: not set */
+    rk_cause cause;
+    bool submitted, handed_off, linked, twin_seen, twin_over, release_asked;
+    uint64_t wait, announce, held, twin, handoff, release, transfer; /* deadlines; 0: not set */
     bool claimed[MODEL_CHOICES], running[MODEL_CHOICES], aborted[MODEL_CHOICES];
-    bool charged; /* an Abort has been counted against this ended life */
+    bool ended[MODEL_CHOICES]; /* aborted by its own name */
+    bool charged;              /* an Abort has been counted against this ended life */
 } model_leg;
 
+typedef struct model_note {
+    int64_t room;
+    uint64_t due;
+    bool admitted, own;
+    rk_cause cause;
+} model_note;
+
+typedef struct model_notes { /* oldest first */
+    model_note at[MODEL_NOTES + 1];
+    size_t count, max;
+    uint64_t keep_ms;
+} model_notes;
+
 typedef struct model_effect {
-    rk_effect_kind kind;
+    int kind;
     uint64_t handle;
     uint32_t choice;
-    rk_cause cause;
+    int cause, twin_cause, code, retry;
+    int64_t room;
+    int ever_submitted;
 } model_effect;
 
 typedef struct model {
     rk_ledger_options o;
     model_leg legs[MODEL_LEGS]; /* in the order of arrival */
     size_t count;
-    model_effect fx[256];
+    model_notes tombstones, announced;
+    model_effect fx[MODEL_EFFECTS];
     size_t fx_count;
-    bool draining;
+    uint64_t link_seen;
+    uint32_t unannounced;
 } model;
+
+#define EACH_LEG(m, leg) for (model_leg *leg = (m)->legs; leg < (m)->legs + (m)->count; leg++)
+#define EACH_CHOICE(leg, c) for (uint32_t c = 0; c < (leg)->n; c++)
 
 static inline bool model_gated(const model *m) {
     return m->o.enabled && m->o.window > 0 &&
            (m->o.role == RK_ROLE_DECODE || (m->o.role == RK_ROLE_NULL && m->o.gate_aggregated));
 }
 
-static inline void model_emit(model *m, rk_effect_kind kind, const model_leg *leg, uint32_t choice,
-                              rk_cause cause) {
-    m->fx[m->fx_count++] = (model_effect){kind, leg->handle, choice, cause};
-}
-
-static inline uint32_t model_slots(const model *m, uint32_t rank) {
-    uint32_t slots = 0;
-    for (size_t i = 0; i < m->count; i++)
-        for (uint32_t c = 0; c < m->legs[i].n && m->legs[i].there && m->legs[i].rank == rank; c++)
-            slots += m->legs[i].claimed[c];
-    return slots;
-}
-
-static inline uint64_t model_tokens(const model *m, uint32_t rank) {
-    uint64_t tokens = 0;
-    for (size_t i = 0; i < m->count; i++)
-        for (uint32_t c = 0; c < m->legs[i].n && m->legs[i].there && m->legs[i].rank == rank; c++)
-            tokens += m->legs[i].claimed[c] ? m->legs[i].tokens : 0;
-    return tokens;
-}
-
-static inline uint32_t model_waiting(const model *m, uint32_t rank, bool slots) {
-    uint32_t waiting = 0;
-    for (size_t i = 0; i < m->count; i++)
-        if (m->legs[i].there && m->legs[i].rank == rank && m->legs[i].state == RK_LEG_WAITING)
-            waiting += slots ? m->legs[i].n : 1;
-    return waiting;
-}
-
-static inline uint32_t model_running(const model *m, uint32_t rank) {
-    uint32_t running = 0;
-    for (size_t i = 0; i < m->count; i++)
-        for (uint32_t c = 0; c < m->legs[i].n && m->legs[i].there && m->legs[i].rank == rank; c++)
-            running += m->legs[i].running[c];
-    return running;
-}
-
-static inline bool model_fits(const model *m, const model_leg *leg) {
-    return model_slots(m, leg->rank) + leg->n <= m->o.window &&
-           (m->o.kv_tokens == 0 || model_tokens(m, leg->rank) + leg->tokens * leg->n <= m->o.kv_tokens);
-}
-
-static inline void model_admit(model *m, model_leg *leg) {
-    leg->state = RK_LEG_ADMITTED;
-    leg->wait_due = 0;
-    for (uint32_t c = 0; c < leg->n && model_gated(m); c++)
-        leg->claimed[c] = true;
-    model_emit(m, RK_FX_ADMIT, leg, RK_LEDGER_ALL, RK_CAUSE_NONE);
-}
-
-/* First come, first served, rank by rank; the head blocks. */
-static inline void model_admit_all(model *m) {
-    for (uint32_t rank = 0; rank < m->o.ranks; rank++) {
-        for (size_t i = 0; i < m->count; i++) {
-            model_leg *leg = &m->legs[i];
-            if (!leg->there || leg->rank != rank || leg->state != RK_LEG_WAITING)
-                continue;
-            if (!model_fits(m, leg))
-                break;
-            model_admit(m, leg);
-        }
-    }
-}
-
-/* Ended legs that the engine has let go of are no more. */
-static inline void model_sweep(model *m) {
-    for (size_t i = 0; i < m->count; i++) {
-        model_leg *leg = &m->legs[i];
-        bool held = false;
-        for (uint32_t c = 0; c < leg->n; c++)
-            held |= leg->running[c] || leg->claimed[c];
-        if (leg->there && leg->state == RK_LEG_ENDED && !held)
-            leg->there = false;
-    }
-    model_admit_all(m);
-}
-
-static inline void model_abort_engine(model *m, model_leg *leg) {
-    bool any = false;
-    bool whole = true;
-    for (uint32_t c = 0; c < leg->n; c++) {
-        bool due = leg->running[c] && !leg->aborted[c];
-        any |= due;
-        whole &= due;
-    }
-    for (uint32_t c = 0; c < leg->n; c++) {
-        if (!leg->running[c] || leg->aborted[c])
-            continue;
-        leg->aborted[c] = true;
-        if (!whole)
-            model_emit(m, RK_FX_ABORT_ENGINE, leg, c, RK_CAUSE_NONE);
-    }
-    if (any && whole)
-        model_emit(m, RK_FX_ABORT_ENGINE, leg, RK_LEDGER_ALL, RK_CAUSE_NONE);
-}
-
 static inline bool model_paired(const model *m, const model_leg *leg) {
     return leg->room != 0 && m->o.role != RK_ROLE_NULL;
 }
 
-static inline void model_end(model *m, model_leg *leg, uint64_t now, rk_cause cause, bool wire, bool told) {
-    /* An ADMIT cannot be pending here: the driver carries effects out after every event. */
-    leg->state = RK_LEG_ENDED;
-    leg->wait_due = 0;
-    if (wire)
-        model_emit(m, RK_FX_END, leg, RK_LEDGER_ALL, cause);
-    if (!leg->submitted) {
-        for (uint32_t c = 0; c < leg->n; c++)
-            leg->claimed[c] = false;
-    } else if (told) {
-        bool later = m->o.enabled && m->o.role == RK_ROLE_DECODE && model_paired(m, leg) && !leg->handed_off;
-        if (later)
-            leg->handoff_due = now + m->o.handoff_ms;
-        else
-            model_abort_engine(m, leg);
+static inline bool model_waits_for_kv(const model *m, const model_leg *leg) {
+    return m->o.enabled && m->o.role == RK_ROLE_DECODE && model_paired(m, leg);
+}
+
+/* ---- effects ---- */
+
+static inline model_effect *model_emit(model *m, int kind, const model_leg *leg) {
+    model_effect *effect = &m->fx[m->fx_count++];
+    memset(effect, 0, sizeof *effect);
+    effect->kind = kind;
+    effect->handle = leg->handle;
+    effect->choice = RK_LEDGER_ALL;
+    effect->room = kind >= RK_FX_RELEASE_ROOM ? leg->room : 0;
+    return effect;
+}
+
+static inline void model_tell(model *m, int kind, const model_leg *leg) {
+    if (!leg->linked)
+        return;
+    model_effect *effect = model_emit(m, kind, leg);
+    if (kind == RK_FX_TELL_ENDED) {
+        effect->cause = (int)leg->cause;
+        effect->ever_submitted = leg->submitted;
     }
 }
 
-static inline model_leg *model_newest(model *m, int id) {
-    model_leg *found = NULL;
-    for (size_t i = 0; i < m->count; i++)
-        if (m->legs[i].there && m->legs[i].id == id)
-            found = &m->legs[i];
-    return found;
+static inline void model_tell_room(model *m, int kind, int64_t room, rk_cause cause) {
+    model_leg nobody = {.room = room, .cause = cause, .linked = true};
+    model_tell(m, kind, &nobody);
 }
 
-static inline uint32_t model_choose_rank(const model *m) {
-    uint32_t best = 0;
-    uint64_t least = UINT64_MAX;
-    for (uint32_t r = 0; r < m->o.ranks; r++) {
-        uint64_t load = model_gated(m) ? model_slots(m, r) + model_waiting(m, r, true) : model_running(m, r);
-        if (load < least) {
-            least = load;
-            best = r;
+/* ---- notes ---- */
+
+static inline model_note *model_note_of(model_notes *notes, int64_t room) {
+    for (size_t i = 0; i < notes->count; i++)
+        if (notes->at[i].room == room)
+            return &notes->at[i];
+    return NULL;
+}
+
+static inline void model_note_remove(model_notes *notes, model_note *note) {
+    size_t at = (size_t)(note - notes->at);
+    memmove(note, note + 1, (notes->count - at - 1) * sizeof *note);
+    notes->count--;
+}
+
+static inline model_note *model_note_add(model_notes *notes, int64_t room, uint64_t now) {
+    model_note *note = model_note_of(notes, room);
+    if (note || notes->max == 0)
+        return note;
+    notes->at[notes->count++] = (model_note){.room = room, .due = now + notes->keep_ms};
+    if (notes->count > notes->max)
+        model_note_remove(notes, &notes->at[0]);
+    return &notes->at[notes->count - 1];
+}
+
+static inline void model_forget_stone(model *m, int64_t room) {
+    model_note *stone = model_note_of(&m->tombstones, room);
+    if (stone)
+        model_note_remove(&m->tombstones, stone);
+}
+
+/* ---- numbers ---- */
+
+static inline uint32_t model_open(const model_leg *leg) {
+    uint32_t open = 0;
+    EACH_CHOICE(leg, c)
+    open += leg->there && (!leg->submitted || leg->running[c]);
+    return open;
+}
+
+static inline uint64_t model_load(model *m, uint32_t rank) {
+    uint64_t load = 0;
+    EACH_LEG(m, leg)
+    load += leg->rank == rank ? model_open(leg) : 0;
+    return load;
+}
+
+static inline uint32_t model_slots(model *m, uint32_t rank) {
+    uint32_t slots = 0;
+    EACH_LEG(m, leg)
+    EACH_CHOICE(leg, c)
+    slots += leg->there && leg->rank == rank && leg->claimed[c];
+    return slots;
+}
+
+static inline uint64_t model_tokens(model *m, uint32_t rank) {
+    uint64_t tokens = 0;
+    EACH_LEG(m, leg)
+    EACH_CHOICE(leg, c)
+    tokens += leg->there && leg->rank == rank && leg->claimed[c] ? leg->tokens : 0;
+    return tokens;
+}
+
+static inline uint32_t model_waiting(model *m, uint32_t rank, bool slots) {
+    uint32_t waiting = 0;
+    EACH_LEG(m, leg)
+    if (leg->there && leg->rank == rank && leg->state == RK_LEG_WAITING)
+        waiting += slots ? leg->n : 1;
+    return waiting;
+}
+
+static inline uint32_t model_running(model *m, uint32_t rank) {
+    uint32_t running = 0;
+    EACH_LEG(m, leg)
+    EACH_CHOICE(leg, c)
+    running += leg->there && leg->rank == rank && leg->running[c];
+    return running;
+}
+
+static inline uint32_t model_held(model *m) {
+    uint32_t held = 0;
+    EACH_LEG(m, leg)
+    held += leg->there && leg->state == RK_LEG_HELD;
+    return held;
+}
+
+static inline bool model_fits(model *m, const model_leg *leg) {
+    return model_slots(m, leg->rank) + leg->n <= m->o.window &&
+           (m->o.kv_tokens == 0 || model_tokens(m, leg->rank) + leg->tokens * leg->n <= m->o.kv_tokens);
+}
+
+/* ---- the life of a leg ---- */
+
+static inline void model_clear_deadlines(model_leg *leg) {
+    leg->wait = leg->announce = leg->held = leg->twin = leg->handoff = leg->release = 0;
+}
+
+static inline void model_admit(model *m, model_leg *leg, uint64_t now) {
+    leg->state = RK_LEG_ADMITTED;
+    model_clear_deadlines(leg);
+    EACH_CHOICE(leg, c)
+    leg->claimed[c] = model_gated(m);
+    (void)model_emit(m, RK_FX_ADMIT, leg);
+    if (m->o.role != RK_ROLE_DECODE)
+        return;
+    model_tell(m, RK_FX_TELL_ADMITTED, leg);
+    if (leg->linked && !leg->twin_seen)
+        leg->twin = now + m->o.twin_ms;
+}
+
+/* Ended legs that the engine has let go of are no more; then, first come, first served, rank by rank: the
+ * head of the line blocks. */
+static inline void model_sweep(model *m, uint64_t now) {
+    EACH_LEG(m, leg)
+    if (leg->there && leg->state == RK_LEG_ENDED && (!leg->submitted || model_open(leg) == 0))
+        leg->there = false;
+    for (uint32_t rank = 0; rank < m->o.ranks; rank++) {
+        EACH_LEG(m, leg) {
+            if (!leg->there || leg->rank != rank || leg->state != RK_LEG_WAITING)
+                continue;
+            if (!model_fits(m, leg))
+                break;
+            model_admit(m, leg, now);
         }
     }
-    return best;
 }
 
-/* The cause of the refusal; NONE: accepted, and `leg` is in. */
-static inline rk_cause model_arrive(model *m, uint64_t now, model_leg leg) {
-    model_leg *old = model_newest(m, leg.id);
-    if (m->draining)
-        return RK_CAUSE_DRAIN;
-    if (old && old->state != RK_LEG_ENDED &&
-        !(m->o.enabled && !old->submitted && leg.room != 0 && old->room != leg.room))
-        return RK_CAUSE_DUPLICATE_ID;
-    for (size_t i = 0; i < m->count && m->o.enabled && model_paired(m, &leg); i++)
-        if (m->legs[i].there && m->legs[i].room == leg.room)
-            return RK_CAUSE_DUPLICATE_ROOM;
-    if (model_gated(m)) {
-        if (leg.n > m->o.window || (m->o.kv_tokens > 0 && leg.tokens * leg.n > m->o.kv_tokens))
-            return RK_CAUSE_NEVER_FITS;
-        bool at_once = model_waiting(m, leg.rank, false) == 0 && model_fits(m, &leg);
-        if (!at_once && model_waiting(m, leg.rank, false) >= m->o.waiting_places)
-            return RK_CAUSE_FULL;
+static inline void model_abort_engine(model *m, model_leg *leg) {
+    uint32_t due = 0;
+    EACH_CHOICE(leg, c)
+    due += leg->running[c] && !leg->aborted[c];
+    if (due == leg->n)
+        (void)model_emit(m, RK_FX_ABORT_ENGINE, leg);
+    EACH_CHOICE(leg, c) {
+        if (!leg->running[c] || leg->aborted[c])
+            continue;
+        leg->aborted[c] = true;
+        if (due != leg->n)
+            model_emit(m, RK_FX_ABORT_ENGINE, leg)->choice = c;
     }
-    leg.there = true;
-    model_leg *in = &m->legs[m->count++];
-    *in = leg;
-    if (old && old->state != RK_LEG_ENDED)
-        model_end(m, old, now, RK_CAUSE_SUPERSEDED, true, false);
-    model_sweep(m);
-    if (m->o.role == RK_ROLE_PREFILL && m->o.enabled)
-        model_emit(m, RK_FX_OPEN, in, RK_LEDGER_ALL, RK_CAUSE_NONE);
-    if (!model_gated(m) || (model_waiting(m, in->rank, false) == 0 && model_fits(m, in))) {
-        model_admit(m, in);
-    } else {
-        in->state = RK_LEG_WAITING;
-        in->wait_due = now + m->o.wait_ms;
-    }
-    return RK_CAUSE_NONE;
 }
 
-static inline void model_tick(model *m, uint64_t now) {
-    for (size_t i = 0; i < m->count; i++) {
-        model_leg *leg = &m->legs[i];
-        if (!leg->there || !leg->wait_due || leg->wait_due > now)
+/* Choices ended by their own name get an abort of their own. */
+static inline void model_abort_named(model *m, model_leg *leg) {
+    EACH_CHOICE(leg, c) {
+        if (!leg->ended[c] || !leg->running[c] || leg->aborted[c])
             continue;
-        model_end(m, leg, now, RK_CAUSE_WAIT_TIMEOUT, true, false);
-        model_sweep(m); /* the next in line may go, however late it is */
+        leg->aborted[c] = true;
+        model_emit(m, RK_FX_ABORT_ENGINE, leg)->choice = c;
     }
-    for (size_t i = 0; i < m->count; i++) {
-        model_leg *leg = &m->legs[i];
-        if (!leg->there || !leg->handoff_due || leg->handoff_due > now)
-            continue;
-        leg->handoff_due = 0;
+}
+
+typedef enum model_stop { MODEL_TELL_ENGINE, MODEL_ENGINE_KNOWS } model_stop;
+
+static inline void model_end(model *m, model_leg *leg, uint64_t now, rk_cause cause, model_stop stop,
+                             rk_cause twin_cause, bool wire) {
+    leg->state = RK_LEG_ENDED;
+    leg->cause = cause;
+    leg->charged |= cause == RK_CAUSE_ABORT_RPC;
+    model_clear_deadlines(leg);
+    if (wire) {
+        model_effect *end = model_emit(m, RK_FX_END, leg);
+        bool retry = rk_cause_retry(cause);
+        end->cause = (int)cause;
+        end->twin_cause = (int)twin_cause;
+        end->code = (int)(twin_cause ? rk_twin_code(twin_cause, &retry) : rk_cause_code(cause));
+        end->retry = retry;
+    }
+    if (!leg->twin_over || cause == RK_CAUSE_TWIN_ENDED)
+        model_tell(m, RK_FX_TELL_ENDED, leg);
+    if (m->o.role == RK_ROLE_PREFILL && m->o.enabled && model_paired(m, leg) && cause != RK_CAUSE_COMPLETED) {
+        (void)model_emit(m, RK_FX_RELEASE_ROOM, leg);
+        model_note *stone =
+            m->o.linked && !leg->twin_seen ? model_note_add(&m->tombstones, leg->room, now) : NULL;
+        if (stone) {
+            stone->own = true;
+            stone->cause = cause;
+        }
+    }
+    EACH_CHOICE(leg, c)
+    leg->claimed[c] &= leg->submitted;
+    if (!leg->submitted)
+        return;
+    bool later = stop == MODEL_TELL_ENGINE && model_waits_for_kv(m, leg) && !leg->handed_off;
+    if (stop == MODEL_TELL_ENGINE && !later)
         model_abort_engine(m, leg);
+    if (later && !(leg->linked && leg->twin_seen))
+        leg->handoff = now + m->o.handoff_ms;
+    else
+        leg->release = now + m->o.transfer_ms;
+}
+
+/* The engine has let go of a choice. `sure`: it, or the agent, has said so. */
+static inline void model_free(model *m, model_leg *leg, uint32_t choice, bool sure) {
+    bool open = model_open(leg) > 0;
+    leg->running[choice] = leg->claimed[choice] = false;
+    if (sure && open && model_open(leg) == 0 && m->o.role == RK_ROLE_PREFILL && leg->state == RK_LEG_ENDED &&
+        leg->cause != RK_CAUSE_COMPLETED)
+        model_tell(m, RK_FX_TELL_QUIESCED, leg);
+}
+
+static inline void model_free_all(model *m, model_leg *leg, bool sure) {
+    EACH_CHOICE(leg, c)
+    model_free(m, leg, c, sure);
+}
+
+static inline void model_hand_off(model *m, model_leg *leg, uint64_t now) {
+    leg->handed_off = true;
+    leg->transfer = 0;
+    if (leg->state == RK_LEG_SUBMITTED) {
+        leg->state = RK_LEG_HANDED_OFF;
+        model_clear_deadlines(leg);
+        model_abort_named(m, leg);
+        return;
     }
-    for (size_t i = 0; i < m->count; i++) {
-        model_leg *leg = &m->legs[i];
-        if (!leg->there || !leg->transfer_due || leg->transfer_due > now)
-            continue;
-        leg->transfer_due = 0;
-        for (uint32_t c = 0; c < leg->n && leg->state == RK_LEG_ENDED; c++)
-            leg->claimed[c] = leg->running[c] = false;
-        model_sweep(m);
+    if (leg->state != RK_LEG_ENDED || !model_waits_for_kv(m, leg))
+        return;
+    uint32_t told = 0;
+    EACH_CHOICE(leg, c)
+    told += !leg->running[c] || leg->aborted[c];
+    if (told == leg->n) {
+        model_free_all(m, leg, true);
+    } else {
+        model_abort_engine(m, leg);
+        model_clear_deadlines(leg);
+        leg->release = now + m->o.transfer_ms;
     }
-    model_sweep(m);
 }
 
 #endif

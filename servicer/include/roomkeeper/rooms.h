@@ -138,7 +138,7 @@ typedef enum rk_effect_kind {
 
 typedef struct rk_effect {
     rk_effect_kind kind;
-    uint64_t handle;
+    uint64_t handle; /* 0: a room without a leg here (RK_FX_TELL_… only) */
     uint32_t choice;
     int32_t rank; /* RK_FX_ADMIT: the DP rank given, -1 with one rank and none pinned */
     rk_cause cause;
@@ -224,6 +224,10 @@ RK_API void rk_ledger_twin_ended(rk_ledger *ledger, uint64_t now, const rk_room 
                                  bool ever_submitted, rk_effects *fx);
 RK_API void rk_ledger_twin_quiesced(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_effects *fx);
 
+/* A link to some decode lives: held legs may still be announced. Announcements count too; the link calls this
+ * with its heartbeats. */
+RK_API void rk_ledger_link_seen(rk_ledger *ledger, uint64_t now);
+
 /* Refuse what waits or is held (UNAVAILABLE, RK_CAUSE_DRAIN) and everything that arrives from now on. */
 RK_API void rk_ledger_drain(rk_ledger *ledger, uint64_t now, rk_effects *fx);
 /* Ends every live leg with `cause` (ENGINE_DEAD: UNAVAILABLE; DRAIN: the drain is over). With ENGINE_DEAD
@@ -262,6 +266,7 @@ typedef struct rk_ledger_counts {
     uint64_t ended[RK_CAUSES];   /* legs ended, by cause */
     uint64_t stranded;           /* ended because of the twin or its worker */
     uint64_t tombstones_dropped;
+    uint64_t announced_dropped;
     bool draining;
 } rk_ledger_counts;
 
