@@ -257,7 +257,7 @@ static inline grpc_status_code rpc_end(rpc *c, char text[512]) {
     size_t size;
     bool more = true;
     while (more) { /* the status comes behind the last message */
-        if (c->done[READ])
+        if (c->done[READ] && !c->message)
             rpc_ask(c);
         uint8_t *message = rpc_take(c, &size);
         more = message != NULL;

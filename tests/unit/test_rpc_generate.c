@@ -188,9 +188,11 @@ END_TEST
 
 START_TEST(a_cancelled_call_is_aborted_once_and_leaves_nothing) {
     rpc c;
+    char id[16];
     begin((plan){.engine = {.step_us = 500}});
     for (int turn = 0; turn < 20; turn++) {
-        generate(&c, channel, (ask){.id = "r", .tokens = 100000, .n = 3});
+        (void)snprintf(id, sizeof id, "r%d", turn); /* the cancel may overtake the call */
+        generate(&c, channel, (ask){.id = id, .tokens = 100000, .n = 3});
         if (turn % 2)
             response_free(rpc_read(&c));
         rpc_cancel(&c);
