@@ -71,7 +71,7 @@ uint32_t rk_ledger_abort(rk_ledger *ledger, uint64_t now, const char *request_id
     uint32_t hit = 0;
     uint32_t choice;
     size_t parent_bytes;
-    rk_enter(ledger);
+    rk_ledger_enter(ledger);
     rk_leg *leg = live_leg(ledger, request_id, bytes);
     if (leg) {
         hit = charged_to_older(leg) ? 1 : abort_leg(ledger, leg, now);
@@ -80,6 +80,6 @@ uint32_t rk_ledger_abort(rk_ledger *ledger, uint64_t now, const char *request_id
         if (leg && leg->n > 1 && choice < leg->n)
             hit = abort_choice(ledger, leg, choice, now);
     }
-    rk_leave(ledger, fx);
+    rk_ledger_leave(ledger, fx);
     return hit;
 }

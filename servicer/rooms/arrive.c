@@ -278,13 +278,13 @@ static int arrive(rk_ledger *ledger, uint64_t now, const rk_leg_spec *spec, rk_l
 int rk_ledger_arrive(rk_ledger *ledger, uint64_t now, const rk_leg_spec *spec, rk_verdict *verdict,
                      rk_effects *fx) {
     memset(verdict, 0, sizeof *verdict);
-    rk_enter(ledger);
+    rk_ledger_enter(ledger);
     if (!ledger->link_known) { /* the first 30 s without a link count from the first leg */
         ledger->link_seen = now;
         ledger->link_known = true;
     }
     rk_leg *leg = leg_new(ledger, spec, now);
     int result = leg ? arrive(ledger, now, spec, leg, verdict) : -ENOMEM;
-    rk_leave(ledger, fx);
+    rk_ledger_leave(ledger, fx);
     return result;
 }

@@ -6,17 +6,17 @@
 #include <errno.h>
 #include <stdlib.h>
 
-void rk_enter(rk_ledger *ledger) {
+void rk_ledger_enter(rk_ledger *ledger) {
     (void)pthread_mutex_lock(&ledger->lock);
 }
 
-void rk_leave(rk_ledger *ledger, rk_effects *fx) {
+void rk_ledger_leave(rk_ledger *ledger, rk_effects *fx) {
     rk_flush(ledger, fx);
     rk_ledger_check_locked(ledger);
     (void)pthread_mutex_unlock(&ledger->lock);
 }
 
-rk_leg *rk_find(const rk_ledger *ledger, uint64_t handle) {
+rk_leg *rk_ledger_find(const rk_ledger *ledger, uint64_t handle) {
     return rk_map_get(ledger->by_handle, handle);
 }
 
@@ -84,7 +84,7 @@ void rk_ledger_free(rk_ledger *ledger) {
 }
 
 uint64_t rk_ledger_new_handle(rk_ledger *ledger) {
-    rk_enter(ledger);
+    rk_ledger_enter(ledger);
     uint64_t handle = ++ledger->next_handle;
     (void)pthread_mutex_unlock(&ledger->lock);
     return handle;
@@ -93,7 +93,7 @@ uint64_t rk_ledger_new_handle(rk_ledger *ledger) {
 /* ---- all at once ---- */
 
 void rk_ledger_drain(rk_ledger *ledger, uint64_t now, rk_effects *fx) {
-    rk_enter(ledger);
+    rk_ledger_enter(ledger);
     ledger->counts.draining = true;
     static const rk_timer waiting[] = {RK_TIMER_WAIT, RK_TIMER_ANNOUNCE, RK_TIMER_HELD};
     for (size_t i = 0; i < sizeof waiting / sizeof waiting[0]; i++) {
@@ -101,11 +101,11 @@ void rk_ledger_drain(rk_ledger *ledger, uint64_t now, rk_effects *fx) {
         while (!rk_list_empty(ring)) /* from the back: nobody is admitted on the way */
             rk_end(ledger, RK_CONTAINER(ring->prev, rk_leg, timer), now, RK_CAUSE_DRAIN, RK_STOP_NONE, true);
     }
-    rk_leave(ledger, fx);
+    rk_ledger_leave(ledger, fx);
 }
 
 void rk_ledger_end_all(rk_ledger *ledger, uint64_t now, rk_cause cause, rk_effects *fx) {
-    rk_enter(ledger);
+    rk_ledger_enter(ledger);
     bool dead = cause == RK_CAUSE_ENGINE_DEAD;
     /* Who waits goes first, so that freed slots admit nobody; then the others, by a list of their own since
      * ending one may drop it. */
@@ -129,25 +129,25 @@ void rk_ledger_end_all(rk_ledger *ledger, uint64_t now, rk_cause cause, rk_effec
         if (dead && submitted)
             rk_free_all(ledger, leg, now, RK_NO_PROOF); /* gone or deaf: not known to be quiet */
     }
-    rk_leave(ledger, fx);
+    rk_ledger_leave(ledger, fx);
 }
 
 void rk_ledger_tick(rk_ledger *ledger, uint64_t now, rk_effects *fx) {
-    rk_enter(ledger);
+    rk_ledger_enter(ledger);
     rk_tick(ledger, now);
-    rk_leave(ledger, fx);
+    rk_ledger_leave(ledger, fx);
 }
 
 void rk_ledger_pump(rk_ledger *ledger, uint64_t now, rk_effects *fx) {
     (void)now;
-    rk_enter(ledger);
-    rk_leave(ledger, fx);
+    rk_ledger_enter(ledger);
+    rk_ledger_leave(ledger, fx);
 }
 
 /* ---- reading ---- */
 
 void rk_ledger_read(rk_ledger *ledger, rk_ledger_counts *counts) {
-    rk_enter(ledger);
+    rk_ledger_enter(ledger);
     *counts = ledger->counts;
     counts->held = ledger->held;
     counts->tombstones = ledger->tombstones.count;
@@ -162,7 +162,7 @@ static uint64_t age(uint64_t now, uint64_t then) {
 }
 
 uint32_t rk_ledger_read_ranks(rk_ledger *ledger, uint64_t now, rk_rank_counts *ranks, uint32_t max) {
-    rk_enter(ledger);
+    rk_ledger_enter(ledger);
     uint32_t count = ledger->options.ranks;
     bool gated = rk_gated(ledger);
     for (uint32_t i = 0; i < count && i < max; i++) {

@@ -155,10 +155,10 @@ struct rk_ledger {
 
 /* ---- ledger.c ---- */
 
-void rk_enter(rk_ledger *ledger);
+void rk_ledger_enter(rk_ledger *ledger);
 /* Copies out what is to be done and lets go of the lock. */
-void rk_leave(rk_ledger *ledger, rk_effects *fx);
-rk_leg *rk_find(const rk_ledger *ledger, uint64_t handle);
+void rk_ledger_leave(rk_ledger *ledger, rk_effects *fx);
+rk_leg *rk_ledger_find(const rk_ledger *ledger, uint64_t handle);
 
 /* ---- leg.c: the life of a leg and of its slots ---- */
 

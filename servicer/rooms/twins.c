@@ -19,7 +19,7 @@ static void link_seen(rk_ledger *ledger, uint64_t now) {
 }
 
 void rk_ledger_link_seen(rk_ledger *ledger, uint64_t now) {
-    rk_enter(ledger);
+    rk_ledger_enter(ledger);
     link_seen(ledger, now);
     (void)pthread_mutex_unlock(&ledger->lock);
 }
@@ -134,15 +134,15 @@ static void twin_is_there(rk_ledger *ledger, uint64_t now, const rk_room *room, 
 }
 
 void rk_ledger_twin_announced(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_effects *fx) {
-    rk_enter(ledger);
+    rk_ledger_enter(ledger);
     twin_is_there(ledger, now, room, false);
-    rk_leave(ledger, fx);
+    rk_ledger_leave(ledger, fx);
 }
 
 void rk_ledger_twin_admitted(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_effects *fx) {
-    rk_enter(ledger);
+    rk_ledger_enter(ledger);
     twin_is_there(ledger, now, room, true);
-    rk_leave(ledger, fx);
+    rk_ledger_leave(ledger, fx);
 }
 
 /* ---- the twin has ended ---- */
@@ -216,7 +216,7 @@ static void legless_twin_ended(rk_ledger *ledger, const rk_room *room, uint64_t 
 
 void rk_ledger_twin_ended(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_cause cause,
                           bool ever_submitted, rk_effects *fx) {
-    rk_enter(ledger);
+    rk_ledger_enter(ledger);
     rk_leg *leg = ledger->options.enabled ? leg_of(ledger, room) : NULL;
     if (leg && ledger->options.role == RK_ROLE_DECODE)
         decode_twin_ended(ledger, leg, now, cause, ever_submitted);
@@ -224,13 +224,13 @@ void rk_ledger_twin_ended(rk_ledger *ledger, uint64_t now, const rk_room *room, 
         prefill_twin_ended(ledger, leg, now, cause);
     else if (ledger->options.enabled)
         legless_twin_ended(ledger, room, now, cause);
-    rk_leave(ledger, fx);
+    rk_ledger_leave(ledger, fx);
 }
 
 void rk_ledger_twin_quiesced(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_effects *fx) {
-    rk_enter(ledger);
+    rk_ledger_enter(ledger);
     rk_leg *leg = ledger->options.enabled ? leg_of(ledger, room) : NULL;
     if (leg && ledger->options.role == RK_ROLE_DECODE && leg->state == RK_LEG_ENDED)
         release_room(ledger, leg, now);
-    rk_leave(ledger, fx);
+    rk_ledger_leave(ledger, fx);
 }
