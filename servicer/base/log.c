@@ -26,7 +26,7 @@ int rk_log_level_of(const char *word) {
 }
 
 static size_t shown_bytes(const char *text) {
-    size_t bytes = strnlen(text, TEXT_MAX + 1);
+    size_t bytes = strnlen(text, TEXT_MAX + 4); /* the character at the limit is seen whole */
     if (bytes <= TEXT_MAX)
         return bytes;
     size_t at = 0;

@@ -119,19 +119,24 @@ int rk_value_set(rk_value *map, const char *key, rk_value *item) {
         rk_value_free(item);
         return -EINVAL;
     }
-    size_t at = find_key(map, key);
+    char *name = strdup(key);
+    if (!name) {
+        rk_value_free(item);
+        return -ENOMEM;
+    }
+    replace_invalid(name, strlen(name)); /* before looking: two bad keys may be the same good one */
+    size_t at = find_key(map, name);
     if (at < map->count) {
         rk_value_free(map->items[at]);
         map->items[at] = item;
+        free(name);
         return 0;
     }
-    char *name = strdup(key);
-    if (!name || reserve_one(map) < 0) {
+    if (reserve_one(map) < 0) {
         free(name);
         rk_value_free(item);
         return -ENOMEM;
     }
-    replace_invalid(name, strlen(name));
     map->keys[at] = name;
     map->items[at] = item;
     map->count++;

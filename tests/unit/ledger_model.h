@@ -6,7 +6,7 @@
 
 #include "ledger_support.h"
 
-#define MODEL_LEGS 4096
+#define MODEL_LEGS 512
 #define MODEL_CHOICES 4
 #define MODEL_NOTES 16
 #define MODEL_EFFECTS 1024

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#define EVENTS 12000
+#define EVENTS 8000
 #define IDS 24
 #define ROOMS 40
 
@@ -414,7 +414,7 @@ static world world_new(rk_ledger_options o, unsigned seed) {
 static void run_world(rk_ledger_options o, unsigned seed) {
     world w = world_new(o, seed);
     for (int i = 0; i < EVENTS; i++) {
-        if (w.m->count > 256)
+        if (w.m->count > 96)
             compact(w.m);
         one_event(&w);
     }
