@@ -37,11 +37,18 @@ class Count:
 def run_unit(build: Path, environment: dict[str, str]) -> Count:
     """Every test_* executable of the build; one that crashes counts as a failure."""
     total = Count()
-    programs = sorted(p for p in (build / "tests/unit").glob("test_*") if os.access(p, os.X_OK) and p.is_file())
+    programs = sorted(
+        p for p in (build / "tests/unit").glob("test_*") if os.access(p, os.X_OK) and p.is_file()
+    )
     for program in programs:
         try:
             done = subprocess.run(
-                [program], capture_output=True, text=True, errors="replace", timeout=UNIT_TIMEOUT_S, env=environment
+                [program],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=UNIT_TIMEOUT_S,
+                env=environment,
             )
             output, code = done.stdout + done.stderr, done.returncode
         except subprocess.TimeoutExpired:
@@ -83,7 +90,9 @@ def main() -> int:
     parser.add_argument("--preset", default="dev", help="the build to test")
     parser.add_argument("--no-pytest", action="store_true", help="unit tests only")
     parser.add_argument("--no-unit", action="store_true", help="integration tests only")
-    parser.add_argument("pytest", nargs="*", help="arguments for pytest (default: tests/integration)")
+    parser.add_argument(
+        "pytest", nargs="*", help="arguments for pytest (default: tests/integration)"
+    )
     args = parser.parse_args()
     build = ROOT / "build" / args.preset
     environment = dict(os.environ)

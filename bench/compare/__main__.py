@@ -67,7 +67,9 @@ def note(text: str) -> None:
     print(f"== {text}", file=sys.stderr, flush=True)
 
 
-def generate(rows: Rows, plan: Plan, work: str, server: Running, streams: int, requests: int, tokens: int) -> None:
+def generate(
+    rows: Rows, plan: Plan, work: str, server: Running, streams: int, requests: int, tokens: int
+) -> None:
     options = ("--streams", str(streams), "--requests", str(requests), "--tokens", str(tokens))
     report = loadgen("generate", server, plan.client_cpu, *options)
     name = server.kind.name
@@ -82,7 +84,9 @@ def generate(rows: Rows, plan: Plan, work: str, server: Running, streams: int, r
 
 
 def refusals(rows: Rows, plan: Plan, server: Running, requests: int) -> None:
-    report = loadgen("reject", server, plan.client_cpu, "--streams", "32", "--requests", str(requests))
+    report = loadgen(
+        "reject", server, plan.client_cpu, "--streams", "32", "--requests", str(requests)
+    )
     rows.add("refusals", "requests_per_s", server.kind.name, report["requests_per_s"])
     rows.add("refusals", "server_cpu_us", server.kind.name, report["server_cpu_us_each"])
 
@@ -107,7 +111,12 @@ def idle_memory(rows: Rows, plan: Plan, kind: Kind) -> None:
     # A step that never comes: the streams stay open and silent. The first request of `serve` needs one, so
     # the step is only long once the server is up: a window of requests that wait.
     with serve(kind, 1000, plan.server_cpu, plan.client_cpu, plan.log) as server:
-        rows.add("idle-streams", "rss_kib_each", kind.name, per_idle_stream_kib(server, plan.idle_streams))
+        rows.add(
+            "idle-streams",
+            "rss_kib_each",
+            kind.name,
+            per_idle_stream_kib(server, plan.idle_streams),
+        )
 
 
 GOALS = [
@@ -119,7 +128,10 @@ GOALS = [
 
 def table(rows: Rows, names: list[str]) -> str:
     """Works and metrics down, servers across."""
-    lines = ["| work | metric | " + " | ".join(names) + " |", "|---|---" + "|---" * len(names) + "|"]
+    lines = [
+        "| work | metric | " + " | ".join(names) + " |",
+        "|---|---" + "|---" * len(names) + "|",
+    ]
     keys = list(dict.fromkeys((work, metric) for work, metric, _ in rows.values))
     for work, metric in keys:
         cells = []
@@ -128,7 +140,9 @@ def table(rows: Rows, names: list[str]) -> str:
             if not values:
                 cells.append("–")
                 continue
-            cells.append(f"{statistics.median(values):,.4g} ({min(values):,.4g}–{max(values):,.4g})")
+            cells.append(
+                f"{statistics.median(values):,.4g} ({min(values):,.4g}–{max(values):,.4g})"
+            )
         lines.append(f"| {work} | {metric} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -143,13 +157,21 @@ def ratios(rows: Rows) -> list[dict]:
         ratio = ours / theirs
         met = ratio >= goal if sense == ">=" else ratio <= goal
         found.append(
-            {"work": work, "metric": metric, "ratio": round(ratio, 3), "goal": f"{sense} {goal}", "met": met}
+            {
+                "work": work,
+                "metric": metric,
+                "ratio": round(ratio, 3),
+                "goal": f"{sense} {goal}",
+                "met": met,
+            }
         )
     return found
 
 
 def about_machine() -> dict:
-    versions = {name: importlib.metadata.version(name) for name in ("smg-grpc-servicer", "grpcio", "uvloop")}
+    versions = {
+        name: importlib.metadata.version(name) for name in ("smg-grpc-servicer", "grpcio", "uvloop")
+    }
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -161,7 +183,9 @@ def about_machine() -> dict:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench/run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one repetition instead of five")
-    parser.add_argument("--only", action="append", default=[], metavar="SERVER", help="measure just these")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="SERVER", help="measure just these"
+    )
     args = parser.parse_args()
     if (os.cpu_count() or 1) < 2:
         parser.error("two cores are needed, one for the servers and one for the client")

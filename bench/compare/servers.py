@@ -75,7 +75,9 @@ def _answers(server: Running, cpu: int) -> bool:
 
 
 @contextlib.contextmanager
-def serve(kind: Kind, step_ms: float, server_cpu: int, client_cpu: int, log: Path) -> Iterator[Running]:
+def serve(
+    kind: Kind, step_ms: float, server_cpu: int, client_cpu: int, log: Path
+) -> Iterator[Running]:
     """The server, started and answering, until the block ends."""
     port = free_port()
     command = ["taskset", "-c", str(server_cpu), *kind.command]

@@ -15,8 +15,9 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 
-import engine_modules
 import uvloop
+
+import engine_modules
 from roomkeeper.asyncllm import AsyncLLMEngine
 from roomkeeper.config import Config
 from roomkeeper.engine import ALL_CHOICES, WorkerInfo

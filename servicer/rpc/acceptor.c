@@ -217,7 +217,7 @@ static int listen_error(const char *shown, int error, char text[RK_ERROR_MAX]) {
 }
 
 static int bound_port(int fd) {
-    struct sockaddr_storage address;
+    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
     socklen_t size = sizeof address;
     if (getsockname(fd, (struct sockaddr *)&address, &size) < 0)
         return -errno;
@@ -227,8 +227,7 @@ static int bound_port(int fd) {
 }
 
 static int open_listener(const struct addrinfo *info) {
-    _cleanup_close_ int fd =
-        socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, info->ai_protocol);
+    int fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, info->ai_protocol);
     if (fd < 0)
         return -errno;
     int on = 1;
@@ -236,10 +235,10 @@ static int open_listener(const struct addrinfo *info) {
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (info->ai_family == AF_INET6) /* "[::]" serves IPv4 too */
         (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    if (bind(fd, info->ai_addr, info->ai_addrlen) < 0 || listen(fd, 1024) < 0)
-        return -errno;
-    int result = fd;
-    fd = -1;
+    if (bind(fd, info->ai_addr, info->ai_addrlen) == 0 && listen(fd, 1024) == 0)
+        return fd;
+    int result = -errno;
+    (void)close(fd);
     return result;
 }
 

@@ -21,7 +21,7 @@
 #include "base/clock.h"
 #include "rpc/internal.h"
 
-#define DEFAULT_MESSAGE_BYTES (256 * 1024 * 1024)
+#define DEFAULT_MESSAGE_BYTES ((size_t)256 * 1024 * 1024)
 #define LAST_WORDS_MS 1000 /* a stop waits so long for statuses to reach clients that read */
 
 const char *rk_version(void) {
