@@ -37,7 +37,7 @@ static rk_leg *leg_new(const rk_ledger *ledger, const rk_leg_spec *spec, uint64_
         leg->room = *spec->room;
     /* Room 0 is the warm-up's, with the engine's fake host: it is nobody's, so it can be shared. */
     leg->paired = spec->room && spec->room->room != 0 && ledger->options.role != RK_ROLE_NULL;
-    leg->linked = spec->linked && leg->paired && ledger->options.role == RK_ROLE_DECODE;
+    leg->linked = spec->linked && rk_waits_for_kv(ledger, leg);
     rk_list_init(&leg->all);
     rk_list_init(&leg->line);
     rk_list_init(&leg->timer);

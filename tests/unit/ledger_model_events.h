@@ -112,7 +112,7 @@ static inline void model_place(model *m, model_leg *leg, uint64_t now) {
 /* The cause of the refusal; NONE: accepted, and the leg is in. */
 static inline rk_cause model_arrive(model *m, uint64_t now, model_leg *leg) {
     model_leg *old = model_newest(m, leg->id);
-    leg->linked &= model_paired(m, leg) && m->o.role == RK_ROLE_DECODE;
+    leg->linked = leg->linked && model_waits_for_kv(m, leg);
     rk_cause cause = model_objection(m, leg, old);
     if (cause != RK_CAUSE_NONE)
         return model_refuse(m, leg, now, cause);

@@ -487,6 +487,7 @@ START_TEST(a_prefill_and_rooms_off_match_the_model) {
     o.enabled = false;
     run_world(o, 11);
     o.role = RK_ROLE_DECODE;
+    o.linked = true; /* and has no effect */
     o.ranks = 2;
     run_world(o, 12);
 }
