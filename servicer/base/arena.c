@@ -11,8 +11,8 @@
 #include <string.h>
 
 #define ALIGNMENT 16u
-#define FIRST_BLOCK_BYTES 2048u
-#define LARGEST_BLOCK_BYTES (256u * 1024u)
+#define FIRST_BLOCK_BYTES ((size_t)2048)
+#define LARGEST_BLOCK_BYTES ((size_t)256 * 1024)
 
 typedef struct block {
     struct block *older;
@@ -35,7 +35,7 @@ rk_arena *rk_arena_new(size_t cap_bytes) {
         return NULL;
     arena->cap = cap_bytes;
     arena->used = 0;
-    arena->next = 2u * FIRST_BLOCK_BYTES;
+    arena->next = 2 * FIRST_BLOCK_BYTES;
     arena->at = arena->first;
     arena->left = sizeof arena->first;
     arena->blocks = NULL;

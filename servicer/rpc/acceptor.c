@@ -217,13 +217,16 @@ static int listen_error(const char *shown, int error, char text[RK_ERROR_MAX]) {
 }
 
 static int bound_port(int fd) {
-    struct sockaddr_storage address = {.ss_family = AF_UNSPEC};
+    struct sockaddr_storage address;
     socklen_t size = sizeof address;
+    memset(&address, 0, sizeof address);
     if (getsockname(fd, (struct sockaddr *)&address, &size) < 0)
         return -errno;
-    if (address.ss_family == AF_INET6)
-        return ntohs(((struct sockaddr_in6 *)(void *)&address)->sin6_port);
-    return ntohs(((struct sockaddr_in *)(void *)&address)->sin_port);
+    uint16_t port;
+    size_t at = address.ss_family == AF_INET6 ? offsetof(struct sockaddr_in6, sin6_port)
+                                              : offsetof(struct sockaddr_in, sin_port);
+    memcpy(&port, (const char *)&address + at, sizeof port);
+    return ntohs(port);
 }
 
 static int open_listener(const struct addrinfo *info) {
