@@ -32,7 +32,12 @@ def check_address(address: str) -> None:
             )
         return
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or port == "0":
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(
+            f'cannot listen on "{address}": give host:port, [IPv6]:port or unix:/path, with a port '
+            "from 0 to 65535"
+        )
+    if int(port) == 0:
         return
     host = host.strip("[]")
     try:
@@ -47,8 +52,8 @@ def check_address(address: str) -> None:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(where)
                 probe.listen(1)
-    except (OSError, OverflowError) as error:
-        what = getattr(error, "strerror", None) or str(error)
+    except OSError as error:
+        what = error.strerror or str(error)
         raise UsageError(
             f"cannot listen on {address}: {what}; stop what listens there or choose another"
         ) from error

@@ -6,11 +6,11 @@ when it does not come up.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import os
 import pathlib
-import random
 import signal
 import socket
 import subprocess
@@ -29,17 +29,17 @@ WINDOW = 4
 START_TIMEOUT_S = 120
 #: The engine takes further ports above its own, at random; and the KV transfer one above its bootstrap port.
 PORTS_APART = 1100
-_BASES = list(range(11000, 31000, PORTS_APART))
+_BASES = collections.deque(range(11000, 31000, PORTS_APART))
+_BASES.rotate(os.getpid())  # another run may be there at the same time
 
 
 def free_base() -> int:
-    """A port with room above it, below those that the kernel gives to clients."""
-    random.shuffle(_BASES)
-    for base in list(_BASES):
-        _BASES.remove(base)
+    """A port with room above it, below those that the kernel gives to clients; the longest unused one."""
+    for _ in range(len(_BASES)):
+        _BASES.rotate(-1)
         with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", base))
-            return base
+            probe.bind(("127.0.0.1", _BASES[0]))
+            return _BASES[0]
     raise RuntimeError("no port is free from 11000 to 31000; end what listens there")
 
 

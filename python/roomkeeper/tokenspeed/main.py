@@ -15,6 +15,7 @@ import sys
 from typing import Any, get_args
 
 from roomkeeper import logs
+from roomkeeper.addresses import check_address
 from roomkeeper.asyncllm import OutputPath
 from roomkeeper.errors import RoomkeeperError
 from roomkeeper.launcher import (
@@ -44,6 +45,8 @@ def main(argv: list[str]) -> int:
         flags, engine_argv = split_room_flags(argv)
         config = flags.config()
         logs.set_up(config)
+        for address in flags.listen:
+            check_address(address)
         if "-h" in engine_argv or "--help" in engine_argv:
             _print_room_help()
         server_args = _parse(engine_argv)
