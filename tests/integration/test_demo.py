@@ -110,6 +110,16 @@ def test_the_builtin_gateway_brings_the_burst_through_too() -> None:
     assert result.rooms.arrived == 16 and 0 < result.rooms.most_running <= workload.window
 
 
+@scaled_deadlines
+def test_the_worker_holds_back_what_two_gateways_together_send() -> None:
+    """Each lets through as many as the window has slots, which is twice the window."""
+    workload = Workload(requests=24, concurrency=24, gateways=2)
+    result = demo_run.run_case(AFTER, workload, "builtin", Progress())
+    assert (result.ok, result.failed) == (24, 0)
+    assert 0 < result.rooms.most_waiting <= workload.window
+    assert result.rooms.most_running <= workload.window
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("moment", [r"requests, \d+ at a time", r"\d+ of 64 answered"])
 def test_a_signal_ends_it_and_leaves_nothing(demo: Demo, number: int, moment: str) -> None:
@@ -155,6 +165,7 @@ def test_a_worker_that_does_not_start_is_shown_with_its_last_lines(
     [
         (["--gatewy", "smg"], "--gatewy: there is no such flag; did you mean --gateway?"),
         (["--gateway", "nginx"], "nginx"),
+        (["--gateways", "5"], "--gateways is 5; it must be from 1 to 4"),
         (["--requests", "0"], "--requests is 0; it must be from 1 to 1000"),
         (["--concurrency", "1000"], "--concurrency is 1000; it must be from 1 to 200"),
     ],

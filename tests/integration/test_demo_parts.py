@@ -26,7 +26,7 @@ from roomkeeper.demo.plan import (
     RoomsSeen,
     Workload,
 )
-from roomkeeper.demo.ports import HOST, OFFSETS, free_ports, is_free
+from roomkeeper.demo.ports import GATEWAYS_MAX, HOST, OFFSETS, free_ports, is_free
 from roomkeeper.demo.progress import Progress
 from roomkeeper.demo.slots import Slots
 
@@ -91,8 +91,11 @@ def test_a_port_with_a_listener_is_not_free() -> None:
 
 def test_the_ports_of_a_run_leave_room_above_the_bootstrap_port() -> None:
     ports = free_ports()
-    assert len({ports.prefill, ports.decode, ports.gateway, ports.metrics, ports.bootstrap}) == 5
-    assert {ports.bootstrap + 1000, ports.bootstrap + 2000} <= {ports.prefill + o for o in OFFSETS}
+    gateways = [ports.gateway_of(n) for n in range(GATEWAYS_MAX)]
+    metrics = [ports.metrics_of(n) for n in range(GATEWAYS_MAX)]
+    all_ports = [ports.prefill, ports.decode, *gateways, *metrics, ports.bootstrap]
+    all_ports += [ports.bootstrap + 1000, ports.bootstrap + 2000]
+    assert sorted(all_ports) == [ports.prefill + offset for offset in OFFSETS]
 
 
 @pytest.mark.parametrize(

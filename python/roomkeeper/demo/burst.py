@@ -12,6 +12,7 @@ import json
 import re
 import threading
 import time
+from collections.abc import Sequence
 
 from roomkeeper.demo.plan import MODEL_NAME, Outcome, Workload
 from roomkeeper.demo.ports import HOST
@@ -27,11 +28,12 @@ MESSAGE = re.compile(r'"message"\s*:\s*"([^"]{1,60})')
 class Burst:
     """All requests of a workload, at most ``concurrency`` of them at a time."""
 
-    def __init__(self, port: int, workload: Workload) -> None:
+    def __init__(self, ports: Sequence[int], workload: Workload) -> None:
         self.outcomes: list[Outcome] = []
         #: Monotonic seconds at which the burst began.
         self.started = time.monotonic()
-        self._port = port
+        #: Of the gateways; each request goes to the next one.
+        self._ports = ports
         self._workload = workload
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -81,7 +83,8 @@ class Burst:
             "ignore_eos": True,
             "stream": True,
         }
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=ANSWER_S)
+        port = self._ports[number % len(self._ports)]
+        connection = http.client.HTTPConnection(HOST, port, timeout=ANSWER_S)
         try:
             connection.request(
                 "POST",

@@ -24,36 +24,41 @@ def installed_gateway() -> GatewayKind:
 
 
 def start_gateway(
-    children: Children, kind: GatewayKind, ports: Ports, model: Path, waiting: Callable[[], None]
+    children: Children,
+    kind: GatewayKind,
+    ports: Ports,
+    model: Path,
+    waiting: Callable[[], None],
+    number: int = 0,
 ) -> Child:
-    """Starts it over a pair that serves already; returns when it has registered both workers."""
-    command = smg_command(ports, model) if kind == "smg" else builtin_command(ports)
-    child = children.start("gateway", command, ENVIRONMENT)
-    children.wait_until(child, lambda: _ready(ports), READY_S, waiting)
+    """Starts one over a pair that serves already; returns when it has registered both workers."""
+    smg = kind == "smg"
+    command = smg_command(ports, model, number) if smg else builtin_command(ports, number)
+    child = children.start(f"gateway-{number}", command, ENVIRONMENT)
+    children.wait_until(child, lambda: _ready(ports.gateway_of(number)), READY_S, waiting)
     return child
 
 
-def smg_command(ports: Ports, model: Path, *options: str) -> list[str]:
+def smg_command(ports: Ports, model: Path, number: int) -> list[str]:
     """smg as an operator would start it, but for the ports."""
     return [
         *(sys.executable, "-m", "smg", "launch"),
-        *("--host", HOST, "--port", str(ports.gateway)),
-        *("--prometheus-host", HOST, "--prometheus-port", str(ports.metrics)),
+        *("--host", HOST, "--port", str(ports.gateway_of(number))),
+        *("--prometheus-host", HOST, "--prometheus-port", str(ports.metrics_of(number))),
         "--pd-disaggregation",
         *("--prefill", f"grpc://{HOST}:{ports.prefill}", str(ports.bootstrap)),
         *("--decode", f"grpc://{HOST}:{ports.decode}"),
         *("--model-path", str(model)),
         *("--policy", "round_robin"),
         *("--worker-startup-check-interval", "1"),
-        *options,
     ]
 
 
-def builtin_command(ports: Ports) -> list[str]:
+def builtin_command(ports: Ports, number: int) -> list[str]:
     """The built-in one, from this very interpreter."""
     return [
         *(sys.executable, "-m", "roomkeeper.demo.builtin"),
-        *("--port", str(ports.gateway)),
+        *("--port", str(ports.gateway_of(number))),
         *("--prefill", f"{HOST}:{ports.prefill}"),
         *("--decode", f"{HOST}:{ports.decode}"),
         *("--bootstrap", f"{HOST}:{ports.bootstrap}"),
@@ -61,8 +66,8 @@ def builtin_command(ports: Ports) -> list[str]:
     ]
 
 
-def _ready(ports: Ports) -> bool:
-    connection = http.client.HTTPConnection(HOST, ports.gateway, timeout=PROBE_S)
+def _ready(port: int) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=PROBE_S)
     try:
         connection.request("GET", "/readiness")
         return connection.getresponse().status == http.client.OK

@@ -33,6 +33,7 @@ from roomkeeper.demo.plan import (
     Result,
     Workload,
 )
+from roomkeeper.demo.ports import GATEWAYS_MAX
 from roomkeeper.demo.progress import Progress
 
 EXIT_FAILED = 1
@@ -120,6 +121,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="deadlines of 120 s and 300 s as in life, not 1/50 of them, and requests of 5 s",
     )
+    parser.add_argument(
+        "--gateways", type=int, default=1, help="how many take turns, 1 to 4 (default: 1)"
+    )
     parser.add_argument("--requests", type=int, help="how many to send (default: 64, else 12)")
     parser.add_argument("--concurrency", type=int, help="how many at a time (default: 32, else 12)")
     parser.add_argument(
@@ -134,7 +138,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         known = [flag for action in parser._actions for flag in action.option_strings]
         near = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.0)
         raise UsageError(f"{unknown[0]}: there is no such flag; did you mean {near[0]}?")
-    for name, high in (("requests", 1000), ("concurrency", 200)):
+    for name, high in (("requests", 1000), ("concurrency", 200), ("gateways", GATEWAYS_MAX)):
         value = getattr(given, name)
         if value is not None and not 1 <= value <= high:
             raise UsageError(f"--{name} is {value}; it must be from 1 to {high}")
@@ -150,7 +154,7 @@ def _run(options: argparse.Namespace, progress: Progress) -> None:
     workload = _workload(options)
     progress.step(
         f"{workload.requests} requests, {workload.concurrency} at a time, {workload.service_s:g} s "
-        f"each, to a decode of {workload.window} slots through the {kind} gateway"
+        f"each, to a decode of {workload.window} slots through {_gateways(workload, kind)}"
     )
     scale = (
         "as in life" if workload.scale == 1 else f"1/{workload.scale:g} of what they are in life"
@@ -165,12 +169,19 @@ def _run(options: argparse.Namespace, progress: Progress) -> None:
     _show(results, workload, options.out, progress)
 
 
+def _gateways(workload: Workload, kind: GatewayKind) -> str:
+    if workload.gateways == 1:
+        return f"the {kind} gateway"
+    return f"{workload.gateways} {kind} gateways"
+
+
 def _workload(options: argparse.Namespace) -> Workload:
     base = IN_LIFE if options.real_deadlines else Workload()
     return dataclasses.replace(
         base,
         requests=options.requests or base.requests,
         concurrency=options.concurrency or base.concurrency,
+        gateways=options.gateways,
     )
 
 

@@ -23,6 +23,8 @@ class Workload:
     requests: int = 64
     #: Clients, each of which sends its next request when the last one is answered.
     concurrency: int = 32
+    #: Gateways in front of the pair, which take turns.
+    gateways: int = 1
     #: The decode's running window, in slots.
     window: int = 4
     #: A request takes about ``tokens`` steps of ``step_ms``.

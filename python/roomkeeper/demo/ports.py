@@ -16,8 +16,9 @@ from roomkeeper.demo.plan import DemoError
 HOST = "127.0.0.1"
 #: Below the range that Linux hands out to connections, and above the well-known ones.
 FIRST, LAST = 15000, 29000
-#: Relative to the base: prefill, decode, gateway, gateway metrics, bootstrap and what follows it.
-OFFSETS = (0, 1, 2, 3, 10, 1010, 2010)
+GATEWAYS_MAX = 4
+#: Relative to the base: prefill, decode, gateways and their metrics, bootstrap and what follows.
+OFFSETS = (0, 1, *range(2, 2 + 2 * GATEWAYS_MAX), 10, 1010, 2010)
 ATTEMPTS = 200
 
 
@@ -27,9 +28,17 @@ class Ports:
 
     prefill: int
     decode: int
+    #: The first gateway's.
     gateway: int
-    metrics: int
     bootstrap: int
+
+    def gateway_of(self, number: int) -> int:
+        """Where a gateway listens for clients, by its number from 0."""
+        return self.gateway + 2 * number
+
+    def metrics_of(self, number: int) -> int:
+        """Where a gateway serves its metrics, if it has any."""
+        return self.gateway_of(number) + 1
 
 
 def free_ports() -> Ports:
@@ -37,7 +46,7 @@ def free_ports() -> Ports:
     for _ in range(ATTEMPTS):
         base = random.randrange(FIRST, LAST)
         if all(is_free(base + offset) for offset in OFFSETS):
-            return Ports(base, base + 1, base + 2, base + 3, base + 10)
+            return Ports(base, base + 1, base + 2, base + 10)
     raise DemoError(
         f"no {len(OFFSETS)} free ports found between {FIRST} and {LAST + OFFSETS[-1]} on {HOST}; "
         "end what listens there"

@@ -200,9 +200,9 @@ def ingredients(before: Result, after: Result, alone: Sequence[Result]) -> list[
 def _who_gated(after: Result) -> str:
     if after.rooms.most_waiting == 0 and not after.rooms.refused:
         return (
-            "the window's report. One gateway that knows the window holds back what does not fit, "
+            "the window's report. A gateway that knows the window holds back what does not fit, "
             "so roomkeeper's own line stayed empty. The line is for what that gateway cannot "
-            "know: another gateway, or a window that it was not told."
+            "know: another gateway (see --gateways 2), or a window that it was not told."
         )
     return (
         f"both. Up to {after.rooms.most_waiting} rooms stood in roomkeeper's line and "

@@ -45,7 +45,8 @@ def run_case(case: Case, workload: Workload, kind: GatewayKind, progress: Progre
         starting()
         trace = directory / "decode.trace"
         _start_pair(children, case, workload, ports, model, trace, starting)
-        start_gateway(children, kind, ports, model, starting)
+        for number in range(workload.gateways):
+            start_gateway(children, kind, ports, model, starting, number)
         return _measure(children, case, workload, kind, ports, Slots(trace), progress)
 
 
@@ -109,7 +110,7 @@ def _measure(
     progress: Progress,
 ) -> Result:
     """The burst, and what is left of it in the decode."""
-    burst = Burst(ports.gateway, workload)
+    burst = Burst([ports.gateway_of(number) for number in range(workload.gateways)], workload)
 
     def show() -> None:
         slots.read()
