@@ -18,6 +18,7 @@ static void check_leg(const rk_ledger *ledger, const rk_leg *leg) {
     assert(rk_submitted(leg) ? running == leg->open : running == 0);
     assert(leg->state != RK_LEG_ENDED || leg->open > 0); /* else it would have been dropped */
     assert(leg->state != RK_LEG_WAITING || claimed == 0);
+    assert(claimed <= leg->open);
     assert(rk_map_get(ledger->by_handle, leg->handle) == leg);
     assert((leg->todo != 0) == rk_list_linked(&leg->pending));
     assert(!leg->handed_off || leg->ever_submitted);

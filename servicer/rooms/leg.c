@@ -42,13 +42,6 @@ bool rk_submitted(const rk_leg *leg) {
 
 /* ---- claims ---- */
 
-static uint32_t claimed_slots(const rk_leg *leg) {
-    uint32_t slots = 0;
-    for (uint32_t i = 0; i < leg->n; i++)
-        slots += leg->choices[i] & RK_CHOICE_CLAIMED ? 1 : 0;
-    return slots;
-}
-
 bool rk_fits(const rk_ledger *ledger, const rk_rank *rank, const rk_leg *leg) {
     const rk_ledger_options *o = &ledger->options;
     uint64_t slots = (uint64_t)rank->held_slots + rank->releasing_slots + leg->n;
@@ -169,7 +162,7 @@ void rk_unlist(rk_ledger *ledger, rk_leg *leg) {
 }
 
 static void drop(rk_ledger *ledger, rk_leg *leg) {
-    assert(claimed_slots(leg) == 0);
+    assert(leg->open == 0); /* so no slot is claimed: see check.c */
     rk_timer_stop(leg);
     leave_line(ledger, leg);
     rk_list_remove(&leg->transfer);

@@ -110,7 +110,131 @@ START_TEST(four_threads_leave_an_empty_ledger_behind) {
 }
 END_TEST
 
+/* ---- anything from anywhere ---- */
+
+typedef struct meddler {
+    pthread_t thread;
+    rk_ledger *ledger;
+    unsigned seed;
+    _Atomic uint64_t *now;
+    _Atomic uint64_t *last; /* handle */
+} meddler;
+
+static unsigned pick(meddler *m, unsigned below) {
+    m->seed = m->seed * 1103515245u + 12345u;
+    return (m->seed >> 16) % below;
+}
+
+static void meddler_arrives(meddler *m, uint64_t now, const rk_room *room, rk_effects *fx) {
+    char id[16];
+    (void)snprintf(id, sizeof id, "id%u", pick(m, 20));
+    rk_verdict verdict;
+    rk_leg_spec spec = {
+        .handle = rk_ledger_new_handle(m->ledger),
+        .request_id = id,
+        .request_id_bytes = strlen(id),
+        .room = room,
+        .n = 1 + pick(m, 2),
+        .rank = -1,
+        .linked = pick(m, 2),
+    };
+    atomic_store(m->last, spec.handle);
+    ck_assert_int_eq(rk_ledger_arrive(m->ledger, now, &spec, &verdict, fx), 0);
+}
+
+/* Legs of all threads, by all threads: whatever one does, the ledger's own checks hold (debug builds). */
+static void meddle_once(meddler *m, rk_effects *fx) {
+    uint64_t now = atomic_fetch_add(m->now, pick(m, 8));
+    uint64_t last = atomic_load(m->last);
+    uint64_t handle = last > 30 ? last - pick(m, 30) : 1 + pick(m, 5);
+    rk_room room = room_of(1 + (int64_t)pick(m, 30));
+    rk_rank_counts ranks[2];
+    switch (pick(m, 14)) {
+    case 0:
+        (void)!rk_ledger_begin_submit(m->ledger, now, handle, fx);
+        break;
+    case 1:
+        rk_ledger_first_output(m->ledger, now, handle, fx);
+        break;
+    case 2:
+        rk_ledger_finished(m->ledger, now, handle, pick(m, 2), RK_CAUSE_COMPLETED, fx);
+        break;
+    case 3:
+        rk_ledger_cancel(m->ledger, now, handle, RK_CAUSE_CLIENT_CANCEL, fx);
+        break;
+    case 4:
+        rk_ledger_aborted(m->ledger, now, handle, RK_LEDGER_ALL, fx);
+        break;
+    case 5:
+        rk_ledger_slot_released(m->ledger, now, handle, fx);
+        break;
+    case 6:
+        (void)rk_ledger_abort(m->ledger, now, "id3", 3, fx);
+        break;
+    case 7:
+        rk_ledger_twin_announced(m->ledger, now, &room, fx);
+        break;
+    case 8:
+        rk_ledger_twin_ended(m->ledger, now, &room, RK_CAUSE_ENGINE_ERROR, pick(m, 2), fx);
+        break;
+    case 9:
+        rk_ledger_tick(m->ledger, now, fx);
+        (void)rk_ledger_next_deadline(m->ledger);
+        break;
+    case 10:
+        ck_assert_uint_eq(rk_ledger_read_ranks(m->ledger, now, ranks, 2), 1);
+        ck_assert_uint_le(ranks[0].held_slots + ranks[0].releasing, WINDOW);
+        break;
+    default:
+        meddler_arrives(m, now, &room, fx);
+        break;
+    }
+}
+
+static void *meddle(void *arg) {
+    meddler *m = arg;
+    for (int i = 0; i < 10000; i++) {
+        rk_effects fx;
+        rk_effects_clear(&fx);
+        meddle_once(m, &fx);
+        while (fx.more) {
+            rk_effects_clear(&fx);
+            rk_ledger_pump(m->ledger, T0, &fx);
+        }
+    }
+    return NULL;
+}
+
+START_TEST(four_threads_that_meddle_with_each_others_legs_break_nothing) {
+    rk_ledger_options o = options_of(RK_ROLE_DECODE, WINDOW, 16);
+    o.linked = true;
+    rk_ledger *ledger = rk_ledger_new(&o);
+    _Atomic uint64_t now = T0;
+    _Atomic uint64_t last = 0;
+    meddler members[THREADS];
+    for (unsigned i = 0; i < THREADS; i++) {
+        members[i] = (meddler){.ledger = ledger, .seed = i + 1, .now = &now, .last = &last};
+        ck_assert_int_eq(pthread_create(&members[i].thread, NULL, meddle, &members[i]), 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        (void)pthread_join(members[i].thread, NULL);
+    rk_effects fx;
+    rk_effects_clear(&fx);
+    rk_ledger_end_all(ledger, atomic_load(&now), RK_CAUSE_ENGINE_DEAD, &fx);
+    assert_empty(ledger, T0);
+    rk_ledger_counts counts = counts_of(ledger);
+    uint64_t over = 0;
+    for (int c = 0; c < RK_CAUSES; c++)
+        over += counts.ended[c] + counts.refused[c];
+    ck_assert_uint_eq(over, counts.arrived);
+    rk_ledger_free(ledger);
+}
+END_TEST
+
 int main(void) {
-    const TTest *const tests[] = {four_threads_leave_an_empty_ledger_behind};
+    const TTest *const tests[] = {
+        four_threads_leave_an_empty_ledger_behind,
+        four_threads_that_meddle_with_each_others_legs_break_nothing,
+    };
     return RUN_SUITE("ledger and threads", tests);
 }
