@@ -90,8 +90,9 @@ def picture(results: Sequence[Result], width: int, colour: bool) -> str:
     columns = width - 4
     span = time_span(results)
     lines = [
-        f"the decode's slots over time: {GENERATING} generates  {COMING} its KV is on the way  "
-        f"{LOST} lost: its KV never comes  {EMPTY} empty"
+        "the decode's slots over time",
+        f"{GENERATING} generates  {COMING} its KV is on the way  {LOST} lost: its KV never comes  "
+        f"{EMPTY} empty",
     ]
     for result in results:
         lines += ["", f"{result.case.title}: {result.ok} ok, {result.failed} failed"]
