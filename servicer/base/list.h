@@ -19,7 +19,8 @@ static inline void rk_list_init(rk_list *node) {
 }
 
 static inline bool rk_list_empty(const rk_list *head) {
-    return head->next == head;
+    /* clang's analyzer loses track of a ring's neighbours and takes the head for a freed node. */
+    return head->next == head; /* NOLINT(clang-analyzer-unix.Malloc) */
 }
 
 static inline bool rk_list_linked(const rk_list *node) {
@@ -35,7 +36,7 @@ static inline void rk_list_push_back(rk_list *head, rk_list *node) {
 
 /* Safe on a node that is not linked. */
 static inline void rk_list_remove(rk_list *node) {
-    node->prev->next = node->next;
+    node->prev->next = node->next; /* NOLINT(clang-analyzer-unix.Malloc): as above */
     node->next->prev = node->prev;
     rk_list_init(node);
 }
@@ -43,7 +44,7 @@ static inline void rk_list_remove(rk_list *node) {
 /* The first node, unlinked; NULL when there is none. */
 static inline rk_list *rk_list_pop_front(rk_list *head) {
     rk_list *first = head->next;
-    if (first == head)
+    if (first == head) /* NOLINT(clang-analyzer-unix.Malloc): as above */
         return NULL;
     rk_list_remove(first);
     return first;

@@ -399,6 +399,19 @@ void rk_acceptor_drop(rk_acceptor *acceptor) {
     (void)pthread_mutex_unlock(&acceptor->lock);
 }
 
+static void shut_list(rk_list *list) {
+    for (rk_list *node = list->next; node != list; node = node->next)
+        (void)shutdown(RK_CONTAINER(node, rk_connection, link)->fd, SHUT_RDWR);
+}
+
+/* gRPC core waits up to 20 s for a client that does not answer its farewell; we do not. */
+void rk_acceptor_hang_up(rk_acceptor *acceptor) {
+    (void)pthread_mutex_lock(&acceptor->lock);
+    shut_list(&acceptor->connections);
+    shut_list(&acceptor->silent);
+    (void)pthread_mutex_unlock(&acceptor->lock);
+}
+
 void rk_acceptor_free(rk_acceptor *acceptor) {
     if (!acceptor)
         return;

@@ -184,7 +184,8 @@ rk_acceptor *rk_acceptor_new(rk_servicer *servicer);
 int rk_acceptor_listen(rk_acceptor *acceptor, const char *host, const char *port, const char *shown,
                        char error[RK_ERROR_MAX]);
 int rk_acceptor_start(rk_acceptor *acceptor);
-void rk_acceptor_stop(rk_acceptor *acceptor); /* no new connections; open ones go on */
+void rk_acceptor_stop(rk_acceptor *acceptor);    /* no new connections; open ones go on */
+void rk_acceptor_hang_up(rk_acceptor *acceptor); /* shuts the open ones: gRPC core then drops them */
 void rk_acceptor_drop(rk_acceptor *acceptor); /* our side of all connections, once gRPC core's are closed */
 void rk_acceptor_free(rk_acceptor *acceptor); /* after the server is gone */
 /* By gRPC core's peer name, with a reference; NULL: not one of ours. */

@@ -472,6 +472,8 @@ static void stop_server(rk_servicer *servicer) {
     }
     if (!wait_until_zero(&servicer->live_calls, LAST_WORDS_MS))
         grpc_server_cancel_all_calls(servicer->server);
+    if (!wait_until_zero(&shutdown.pending, LAST_WORDS_MS)) /* a client that answers no farewell */
+        rk_acceptor_hang_up(servicer->acceptor);
     while (atomic_load(&shutdown.pending) || atomic_load(&servicer->live_calls) > 0) {
         nap();
         end_open_calls(servicer); /* questions and legs of calls that came in at the last moment */

@@ -198,11 +198,18 @@ def test_a_client_killed_amid_its_streams_leaves_nothing_behind() -> None:
         until(lambda: worker.rank()["waiting"] == 0, "who waited is gone")
         worker.engine.wait_aborts(1)
         assert legs[0].aborts == [ALL_CHOICES]
-        until(lambda: worker.rank()["releasing"] == 1, "the other one waits for its KV")
-        legs[1].output([1])
-        worker.engine.wait_aborts(2)
+        # The slot of the first may have gone to one in line before that one's end was seen: then
+        # it waits for its KV too, as the second does. Every one of them ends with its output.
+        until(lambda: worker.rank()["releasing"] >= 1, "the other one waits for its KV")
+
+        def all_over() -> bool:
+            for leg in list(worker.engine.legs):
+                if not leg.aborts:
+                    leg.output([1])
+            return all(leg.aborts == [ALL_CHOICES] for leg in worker.engine.legs)
+
+        until(all_over, "every engine request gets one abort")
         worker.idle()
-        assert len(worker.engine.legs) == 2
 
 
 def _two(worker: object) -> bool:
