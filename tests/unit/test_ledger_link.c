@@ -210,6 +210,20 @@ START_TEST(a_living_link_keeps_legs_held_though_nobody_announces_them) {
 }
 END_TEST
 
+START_TEST(an_announcement_starts_the_count_of_unannounced_legs_anew) {
+    rk_ledger *l = linked_ledger(RK_ROLE_PREFILL);
+    for (int i = 1; i <= 8; i++) {
+        (void)arrive(l, T0, i);
+        rk_effects_clear(&fx);
+        rk_ledger_tick(l, T0 + 500, &fx);
+    }
+    announced(l, T0 + 1000, 8); /* late, but somebody speaks */
+    (void)arrive(l, T0 + 60000, 9);
+    ck_assert_int_eq(v.state, RK_LEG_HELD); /* no link for a minute, but not eight in a row */
+    rk_ledger_free(l);
+}
+END_TEST
+
 /* ---- no writer is left ---- */
 
 START_TEST(a_decode_that_waits_for_the_quiet_of_a_prefill_that_never_came_is_told_of_it) {
@@ -461,6 +475,7 @@ int main(void) {
         a_decode_that_was_admitted_before_the_link_came_up_says_so,
         held_legs_are_spread_over_the_ranks,
         a_living_link_keeps_legs_held_though_nobody_announces_them,
+        an_announcement_starts_the_count_of_unannounced_legs_anew,
         a_decode_that_waits_for_the_quiet_of_a_prefill_that_never_came_is_told_of_it,
         an_end_that_answers_our_own_leaves_no_tombstone,
         a_linked_decode_is_not_aborted_while_its_prefill_may_write,
