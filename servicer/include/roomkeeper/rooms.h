@@ -124,8 +124,10 @@ typedef enum rk_effect_kind {
     RK_FX_END,          /* end on the wire with `code`, cause `cause` (and `twin_cause`) */
     RK_FX_ABORT_ENGINE, /* engine abort of `choice`, or RK_LEDGER_ALL */
     RK_FX_END_CHOICE,   /* Abort RPC on one child: Complete of `choice` with finish_reason abort */
-    RK_FX_RELEASE_ROOM, /* ask the release agent to end `room` in the scheduler */
-    /* link frames, only for linked legs: tell the twin's worker about `room` */
+    /* Ask the release agent to end `room` in the scheduler; in a prefill also for legs that were refused or
+     * never submitted. */
+    RK_FX_RELEASE_ROOM,
+    /* link frames: tell the twin's worker about `room`; also of refused legs, and of rooms without one */
     RK_FX_TELL_OPENED,
     RK_FX_TELL_ADMITTED,
     RK_FX_TELL_SUBMITTED,
