@@ -16,7 +16,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import FrameType
 from typing import Any
@@ -25,7 +24,8 @@ from roomkeeper.addresses import UsageError, check_address, join_address, with_p
 from roomkeeper.asyncllm import AsyncLLMEngine, OutputPath
 from roomkeeper.config import Config
 from roomkeeper.engine import WorkerInfo
-from roomkeeper.enginewatch import EngineWatch, end_processes
+from roomkeeper.enginestart import ENGINE_GRACE_S, EXIT_ENGINE, EndStart, EngineStart
+from roomkeeper.enginewatch import end_processes
 from roomkeeper.errors import RoomkeeperError
 from roomkeeper.flags import RoomFlags, add_room_flags, split_room_flags
 from roomkeeper.servicer import Servicer
@@ -36,22 +36,18 @@ __all__ = [
     "Ready",
     "RoomFlags",
     "add_room_flags",
+    "follow",
     "join_address",
     "serve",
     "split_room_flags",
 ]
 
-EXIT_ENGINE = 1
 EXIT_USAGE = 2
 
 #: The warm-up's one token must come within this; an engine may still compile what it runs.
 WARM_UP_S = 600.0
-#: The engine's processes may clean up so long before they are killed.
-ENGINE_GRACE_S = 5.0
 #: The last words of open streams, when the engine has died, may take so long.
 LAST_WORDS_S = 2.0
-#: A shutdown may take so long besides its drain; then the process ends anyway.
-STUCK_S = 30.0
 _IDLE_PERIOD_S = 0.05
 
 _log = logging.getLogger("roomkeeper")
@@ -61,8 +57,7 @@ _log = logging.getLogger("roomkeeper")
 class Launched:
     """An engine that is up."""
 
-    #: In the shape of TokenSpeed's AsyncLLM. None: this process has schedulers only and serves
-    #: nothing; they have ended.
+    #: In the shape of TokenSpeed's AsyncLLM.
     async_llm: Any
     #: The scheduler's ready report.
     scheduler_info: Mapping[str, Any]
@@ -78,10 +73,6 @@ class Ready:
     addresses: Sequence[str]
     info: WorkerInfo
     servicer: Servicer
-
-
-class _EndLaunch(BaseException):
-    """Raised by a signal's handler while the engine starts. Not for the engine to catch."""
 
 
 def serve(
@@ -109,6 +100,19 @@ def serve(
         return EXIT_USAGE
 
 
+def follow(run: Callable[[], object]) -> int:
+    """A node that has schedulers only, which another node's worker serves; the exit code.
+
+    ``run`` starts them and blocks until they have ended, which is an error. Main thread only, and
+    no loop runs: the engine may run its own there.
+    """
+    start = EngineStart("on a node that only schedules")
+    code = start.run(run)
+    if isinstance(code, int):
+        return code
+    return start.give_up(EXIT_ENGINE, "the schedulers of this node have ended, and so does it")
+
+
 class _Worker:
     """One run of ``serve``."""
 
@@ -127,15 +131,11 @@ class _Worker:
         self._addresses = addresses
         self._output_path = output_path
         self._on_ready = on_ready
-        self._watch = EngineWatch(self._engine_exited)
-        self._guard: threading.Timer | None = None
+        self._start = EngineStart()
         self._loop: asyncio.AbstractEventLoop
         #: Somebody has asked for the end, or the engine has brought it.
         self._end: asyncio.Event
         self._hurry: asyncio.Event
-        #: Guards the step from launching to serving; the watch's thread must not see it half done.
-        self._phase = threading.Lock()
-        self._serving = False
         #: Signals that another handler has taken note of and will send once more.
         self._echoes = 0
         self._stop_asked = False
@@ -144,75 +144,20 @@ class _Worker:
     async def main(self) -> int:
         self._loop = asyncio.get_running_loop()
         self._end, self._hurry = asyncio.Event(), asyncio.Event()
-        self._catch_signals_while_launching()
-        self._watch.start()
-        try:
-            launched = self._launch()
-        except _EndLaunch:
-            return self._give_up(EXIT_ENGINE if self._engine_gone else 0)
-        except Exception as error:
-            return self._give_up(EXIT_ENGINE, f"the engine did not start: {_line(error)}", error)
-        if launched.async_llm is None:
-            return self._give_up(
-                EXIT_ENGINE, "the engine's schedulers have ended; so does this node"
-            )
+        launched = self._start.run(self._launch)
+        if isinstance(launched, int):
+            return launched
         try:
             return await self._serve(launched)
-        except _EndLaunch:
-            return EXIT_ENGINE if self._engine_gone else 0
+        except EndStart:
+            return EXIT_ENGINE if self._start.failed else 0
         finally:
-            self._watch.stop()
+            self._start.watch.stop()
             if launched.close is not None:
                 launched.close()
             # Beside the loop, on which the engine's own servers use the time to close.
             grace_s = 0.0 if self._hurry.is_set() else ENGINE_GRACE_S
             await asyncio.to_thread(end_processes, grace_s)
-
-    # -- while the engine starts --
-
-    def _catch_signals_while_launching(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._asked_while_launching)
-        # A scheduler that fails tells its parent so; unhandled, it would end us without a word.
-        signal.signal(signal.SIGUSR1, self._failed_while_launching)
-
-    def _asked_while_launching(self, number: int, _frame: FrameType | None) -> None:
-        self._arm(0, STUCK_S)
-        if not self._stop_asked:
-            self._stop_asked = True
-            _log.info("%s while the engine starts: ending", signal.Signals(number).name)
-        raise _EndLaunch
-
-    def _failed_while_launching(self, _number: int, _frame: FrameType | None) -> None:
-        self._arm(EXIT_ENGINE, STUCK_S)
-        self._engine_gone = "a scheduler process has failed"
-        _log.error("the engine did not start: a scheduler process has failed; its log says why")
-        raise _EndLaunch
-
-    def _give_up(self, code: int, line: str = "", error: BaseException | None = None) -> int:
-        """Ends a launch. The handlers must not raise any more."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            signal.signal(number, signal.SIG_IGN)
-        self._arm(code, STUCK_S)
-        self._watch.stop()
-        if line:
-            _log.error("%s", line)
-        if error is not None:
-            _log.debug("where it was raised", exc_info=error)
-        end_processes(ENGINE_GRACE_S)
-        return code
-
-    def _engine_exited(self, pid: int, code: int) -> None:
-        """The watch's thread."""
-        what = f"engine process {pid} has ended with exit code {code}"
-        with self._phase:
-            if self._serving:
-                self._loop.call_soon_threadsafe(self._engine_died, what)
-                return
-            # The main thread waits in the engine's launcher for a report that will never come.
-            _log.error("the engine did not start: %s; its log says why", what)
-            end_processes(0.0)
-            _exit_now(EXIT_ENGINE)
 
     # -- serving --
 
@@ -226,12 +171,10 @@ class _Worker:
             bound = [with_port(address, servicer.listen(address)) for address in self._addresses]
         except (RoomkeeperError, ValueError) as error:
             raise UsageError(str(error)) from error
-        self._watch.freeze()
         engine = AsyncLLMEngine(launched.async_llm, servicer, output_path=self._output_path)
         engine.start()
         self._catch_signals()
-        with self._phase:
-            self._serving = True
+        self._start.hand_over(self._engine_exited)
         servicer.start()
         _log.info("listening on %s", ", ".join(bound))
         warm_up = self._loop.create_task(self._warm_up(engine, servicer, bound))
@@ -247,7 +190,12 @@ class _Worker:
         """SERVING, once an aggregated engine has given a token. PD roles need a peer for that."""
         info = servicer.info
         needed = info.role == "null" and not info.skip_warmup
-        if needed and not await engine.warm_up(WARM_UP_S):
+        try:
+            warm = not needed or await engine.warm_up(WARM_UP_S)
+        except Exception:
+            _log.exception("the warm-up failed")
+            warm = False
+        if not warm:
             why = f"the warm-up request failed, or gave no token within {WARM_UP_S:g} s"
             _log.error("%s; the worker stays NOT_SERVING", why)
             servicer.state("starting", why)
@@ -276,7 +224,7 @@ class _Worker:
         )
 
     def _arm_at_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self._arm(0, self._config.number("drain_seconds") + STUCK_S)
+        self._start.guard.arm(0, self._config.number("drain_seconds"))
 
     def _asked(self, number: int) -> None:
         """SIGTERM or SIGINT: the first drains, the second ends it now."""
@@ -298,14 +246,18 @@ class _Worker:
         self._stop_asked = True
         self._end.set()
 
+    def _engine_exited(self, what: str) -> None:
+        """The watch's thread."""
+        self._loop.call_soon_threadsafe(self._engine_died, what)
+
     def _engine_died(self, what: str) -> None:
         if self._engine_gone:
             return
         self._engine_gone = what
-        self._watch.stop()
+        self._start.watch.stop()
         if not self._stop_asked:
             _log.error("%s; the worker ends with exit code %d", what, EXIT_ENGINE)
-            self._arm(EXIT_ENGINE, STUCK_S)
+            self._start.guard.arm(EXIT_ENGINE)
         self._end.set()
 
     # -- the end --
@@ -316,7 +268,7 @@ class _Worker:
         if self._engine_gone:
             servicer.state("dead", self._engine_gone)
             await self._wait_idle(servicer, LAST_WORDS_S, whatever=True)
-        self._watch.stop()
+        self._start.watch.stop()
         open_calls = servicer.open_calls()
         if open_calls:
             _log.warning("%d streams are still open; they end UNAVAILABLE", open_calls)
@@ -334,29 +286,6 @@ class _Worker:
                 return
             await asyncio.sleep(_IDLE_PERIOD_S)
 
-    def _arm(self, code: int, after_s: float) -> None:
-        """Ends the process with ``code`` should it still be there ``after_s`` from now; once."""
-        if self._guard is not None:
-            return
-        self._guard = threading.Timer(after_s, _end_stuck, (code, after_s))
-        self._guard.daemon = True
-        self._guard.start()
-
-
-def _end_stuck(code: int, after_s: float) -> None:
-    _log.error(
-        "the shutdown has not come to its end within %g s; the process ends as it is", after_s
-    )
-    end_processes(0.0)
-    _exit_now(code)
-
-
-def _exit_now(code: int) -> None:
-    for handler in _log.handlers:
-        handler.flush()
-    sys.stdout.flush()
-    os._exit(code)
-
 
 def _run(main: Coroutine[Any, Any, int]) -> int:
     """On uvloop where it is installed."""
@@ -369,8 +298,3 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
             return runner.run(main)
     uvloop.install()
     return asyncio.run(main)
-
-
-def _line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if text else type(error).__name__

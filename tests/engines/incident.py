@@ -4,12 +4,16 @@ A prefill and a decode worker with window 4 get 64 prefill/decode pairs at once,
 moment, as a gateway dispatches them. The prefill's bootstrap deadline is 2.4 s, the decode's transfer deadline 6 s.
 A pair takes 0.4 s, so 64 of them need 6.4 s at least. One JSON line a run:
 
-    incident.py [--run python-servicer|rooms-off|rooms-on|rooms-on-gated|rooms-strict …] [--pairs 64]
+    incident.py [--run NAME …] [--pairs 64] [--logs FOLDER]
 
-python-servicer: smg-grpc-servicer. rooms-off, rooms-on: roomkeeper, with the waiting line long enough for all.
-rooms-on-gated: rooms on, and a client that sends no more pairs at a time than the reported window, as one gateway
-does. rooms-strict: no waiting line, and a client that does what a gateway does with a refusal: it ends the other leg
-and tries again with a new room after the pushback.
+python-servicer    smg-grpc-servicer
+rooms-off          roomkeeper that serves as the incumbent does
+rooms-on           rooms on, a line for all, and longer patience in it than the prefill's deadline has
+rooms-on-scaled    a line for all, with the default patience of 30 s at the same scale: 0.6 s
+rooms-on-retried   the same, and a client that does what a gateway does with a refusal: it ends the other leg and
+                   tries again with a new room after the pushback
+rooms-strict       no line (--room-waiting 0), and that client
+rooms-on-gated     as rooms-on, and a client that keeps to the reported window, as a single gateway does
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import grpc
 from smg_grpc_proto.generated import tokenspeed_scheduler_pb2 as messages
@@ -41,14 +46,30 @@ ENGINE = {
     "TS_FAKE_BOOTSTRAP_TIMEOUT_S": 2.4,
     "TS_FAKE_TRANSFER_TIMEOUT_S": 6,
 }
-#: The engine's deadlines as roomkeeper is told of them, and its own scaled likewise where they stand against them.
-ROOMS = ("--room-transfer-seconds", "6", "--room-wait-seconds", "60")
+#: The engine's transfer deadline, as roomkeeper has to know it.
+DEADLINE = ("--room-transfer-seconds", "6")
+PATIENT = (*DEADLINE, "--room-wait-seconds", "60")
+SCALED = (*DEADLINE, "--room-wait-seconds", "0.6")
+
+
+class Run(NamedTuple):
+    """One way to serve the incident."""
+
+    module: str
+    flags: tuple[str, ...] = ()
+    line: bool = False  # a place in line for every pair
+    gated: bool = False  # the client keeps to the window
+    retried: bool = False  # the client tries a refused pair again
+
+
 RUNS = {
-    "python-servicer": (PYTHON_SERVICER, (), None),
-    "rooms-off": (ROOMKEEPER, ("--rooms", "off"), None),
-    "rooms-on": (ROOMKEEPER, ROOMS, None),
-    "rooms-on-gated": (ROOMKEEPER, ROOMS, WINDOW),
-    "rooms-strict": (ROOMKEEPER, (*ROOMS, "--room-waiting", "0"), None),
+    "python-servicer": Run(PYTHON_SERVICER),
+    "rooms-off": Run(ROOMKEEPER, ("--rooms", "off")),
+    "rooms-on": Run(ROOMKEEPER, PATIENT, line=True),
+    "rooms-on-scaled": Run(ROOMKEEPER, SCALED, line=True),
+    "rooms-on-retried": Run(ROOMKEEPER, SCALED, line=True, retried=True),
+    "rooms-strict": Run(ROOMKEEPER, (*DEADLINE, "--room-waiting", "0"), retried=True),
+    "rooms-on-gated": Run(ROOMKEEPER, PATIENT, line=True, gated=True),
 }
 #: A refused pair is tried again so often at most.
 ATTEMPTS = 100
@@ -156,16 +177,20 @@ class Pairs:
 
 
 def measure(name: str, pairs: int, folder: pathlib.Path) -> dict[str, object]:
-    module, flags, at_once = RUNS[name]
-    if name in ("rooms-on", "rooms-on-gated"):
-        flags = (*flags, "--room-waiting", str(pairs))
-    prefill = start(module, folder / f"{name}-prefill.log", *flags, mode="prefill", settings=ENGINE)
-    decode = start(module, folder / f"{name}-decode.log", *flags, mode="decode", settings=ENGINE)
+    run = RUNS[name]
+    flags = (*run.flags, *(("--room-waiting", str(pairs)) if run.line else ()))
+    at_once = WINDOW if run.gated else pairs
+    prefill = start(
+        run.module, folder / f"{name}-prefill.log", *flags, mode="prefill", settings=ENGINE
+    )
+    decode = start(
+        run.module, folder / f"{name}-decode.log", *flags, mode="decode", settings=ENGINE
+    )
     with running(prefill, decode):
         watch = SlotWatch(decode)
         watch.start()
         client = Pairs(prefill, decode)
-        ended, seconds = client.run(pairs, at_once or pairs, retry=name == "rooms-strict")
+        ended, seconds = client.run(pairs, at_once, retry=run.retried)
         slot_seconds = watch.stop()
         after, after_seconds = client.run(WINDOW, WINDOW, retry=False)
     ok = sum(p.finished and d.finished for p, d in ended)
@@ -173,7 +198,7 @@ def measure(name: str, pairs: int, folder: pathlib.Path) -> dict[str, object]:
     return {
         "run": name,
         "pairs": pairs,
-        "at_once": at_once or pairs,
+        "at_once": at_once,
         "ok": ok,
         "failed": pairs - ok,
         "wall_s": round(seconds, 1),

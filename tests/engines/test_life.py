@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 
 import grpc
 import pytest
@@ -160,7 +162,7 @@ def test_an_engine_that_dies_while_it_starts_is_one_line_and_exit_code_1(worker)
     assert made.wait_end(90) == 1
     assert len(errors(made)) == 1
     assert re.search(
-        r"the engine did not start: engine process \d+ has ended with exit code 1", errors(made)[0]
+        r"engine process \d+ has ended with exit code 1 while the engine starts", errors(made)[0]
     )
 
 
@@ -245,3 +247,20 @@ def test_the_configuration_comes_from_a_file_that_the_environment_names(worker, 
     with made.stub() as stub:
         loads = stub.GetLoads(messages.GetLoadsRequest(), timeout=10)
     assert loads.loads[0].max_running_requests == 3
+
+
+def test_a_node_above_rank_0_schedules_and_serves_the_engines_own_health_check(worker) -> None:
+    flags = ["--nnodes", "2", "--node-rank", "1", "--tensor-parallel-size", "2"]
+    made: Worker = worker(*flags, "--dist-init-addr", f"127.0.0.1:{free_base()}", wait=False)
+    url = f"http://127.0.0.1:{made.port}/health"
+    deadline = time.monotonic() + 90
+    status = 0
+    while status != 200:
+        assert time.monotonic() < deadline and made.process.poll() is None, made.said()[-2000:]
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
+            status = answer.status
+        time.sleep(0.1)
+    scheduler = made.scheduler()
+    assert made.lines("rank 0 serves gRPC")
+    assert made.end() == 0
+    wait_gone(scheduler)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from bridge_support import FakeAsyncLLM
-from roomkeeper import launcher, logs
+from roomkeeper import enginestart, launcher, logs
 from roomkeeper.config import Config
 
 ARGS = SimpleNamespace(
@@ -69,10 +69,21 @@ def on_ready(ready: launcher.Ready) -> None:
             sum(range(10000))
 
 
+def schedule() -> None:
+    """What a node that has only schedulers does."""
+    start(stubborn_child)
+    print("scheduling", flush=True)
+    if sys.argv[1] == "schedulers end":
+        return
+    hang()
+
+
 if __name__ == "__main__":
     logs.set_up()
-    launcher.STUCK_S = 2.0
-    launcher.ENGINE_GRACE_S = 0.5
+    enginestart.STUCK_S = 2.0
+    launcher.ENGINE_GRACE_S = enginestart.ENGINE_GRACE_S = 0.5
+    if sys.argv[1] in ("schedulers", "schedulers end"):
+        sys.exit(launcher.follow(schedule))
     config = Config([("drain_seconds", "0.5", "test")])
     sys.exit(
         launcher.serve(launch, ARGS, config=config, addresses=["127.0.0.1:0"], on_ready=on_ready)

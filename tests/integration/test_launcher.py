@@ -144,7 +144,7 @@ def test_a_shutdown_that_gets_stuck_ends_all_the_same() -> None:
     child = int(made.wait_line(r"ready .* scheduler (\d+)").group(1))
     made.signal(signal.SIGTERM)
     assert made.wait() == 0
-    assert made.find("error roomkeeper: the shutdown has not come to its end within")
+    assert made.find("error roomkeeper: the shutdown has not come to its end within 2")
     assert gone(child)
 
 
@@ -153,7 +153,7 @@ def test_sigterm_ends_a_worker_whose_loop_is_stuck_in_python() -> None:
     made.wait_line("^stuck")
     made.signal(signal.SIGTERM)
     assert made.wait() == 0
-    assert made.find("error roomkeeper: the shutdown has not come to its end within")
+    assert made.find("error roomkeeper: the shutdown has not come to its end within 2")
 
 
 def test_sigterm_ends_a_launch_that_hangs_and_what_it_has_started() -> None:
@@ -182,3 +182,19 @@ def test_an_engine_process_that_ends_by_itself_ends_the_worker_with_exit_code_1(
     os.kill(child, signal.SIGKILL)
     assert made.wait() == 1
     assert made.find(f"error roomkeeper: engine process {child} has ended with exit code -9")
+
+
+def test_a_node_that_only_schedules_ends_with_sigterm_and_exit_code_0() -> None:
+    made = program("schedulers")
+    made.wait_line("^scheduling")
+    until(lambda: len(below(made.pid)) >= 3, "the engine process and its own are there")
+    processes = below(made.pid)
+    made.signal(signal.SIGTERM)
+    assert made.wait() == 0
+    until(lambda: all(gone(pid) for pid in processes), "nothing is left")
+
+
+def test_a_node_whose_schedulers_have_ended_ends_with_exit_code_1() -> None:
+    made = program("schedulers end")
+    assert made.wait() == 1
+    assert made.find("error roomkeeper: the schedulers of this node have ended")

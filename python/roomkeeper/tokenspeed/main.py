@@ -22,6 +22,7 @@ from roomkeeper.launcher import (
     EXIT_USAGE,
     Launched,
     add_room_flags,
+    follow,
     join_address,
     serve,
     split_room_flags,
@@ -56,13 +57,12 @@ def main(argv: list[str]) -> int:
     except RoomkeeperError as error:
         _log.error("%s", error)
         return EXIT_USAGE
-    addresses = [join_address(server_args.host, server_args.port), *flags.listen]
     if server_args.node_rank:
-        _log.info(
-            "node rank %d: this node runs schedulers only; rank 0 serves gRPC",
-            server_args.node_rank,
-        )
-        addresses = []
+        rank = server_args.node_rank
+        _log.info("node rank %d: this node only schedules; rank 0 serves gRPC", rank)
+        # Without a loop around it, TokenSpeed serves its own health check here.
+        return follow(launch)
+    addresses = [join_address(server_args.host, server_args.port), *flags.listen]
     return serve(launch, server_args, config=config, addresses=addresses, output_path=output_path)
 
 
