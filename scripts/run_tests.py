@@ -6,6 +6,7 @@ Ends with one line, `N passed, N failed, N skipped`, and exits non-zero when any
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import subprocess
@@ -34,6 +35,29 @@ class Count:
         self.skipped += other.skipped
 
 
+def run_program(program: Path, environment: dict[str, str]) -> tuple[Count, str]:
+    """One test executable: what it counted and printed. One that crashes or hangs counts as a failure."""
+    try:
+        done = subprocess.run(
+            [program],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=UNIT_TIMEOUT_S,
+            env=environment,
+        )
+        output, code = done.stdout + done.stderr, done.returncode
+    except subprocess.TimeoutExpired:
+        output, code = f"no end within {UNIT_TIMEOUT_S} s", -1
+    count = Count()
+    for checks, failures, errors in CHECK_LINE.findall(output):
+        bad = int(failures) + int(errors)
+        count.add(Count(int(checks) - bad, bad, 0))
+    if code != 0 and count.failed == 0:
+        count.failed = 1
+    return count, output
+
+
 def run_unit(build: Path, environment: dict[str, str]) -> Count:
     """Every test_* executable of the build; one that crashes counts as a failure."""
     total = Count()
@@ -41,26 +65,12 @@ def run_unit(build: Path, environment: dict[str, str]) -> Count:
         p for p in (build / "tests/unit").glob("test_*") if os.access(p, os.X_OK) and p.is_file()
     )
     for program in programs:
-        try:
-            done = subprocess.run(
-                [program],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=UNIT_TIMEOUT_S,
-                env=environment,
-            )
-            output, code = done.stdout + done.stderr, done.returncode
-        except subprocess.TimeoutExpired:
-            output, code = f"no end within {UNIT_TIMEOUT_S} s", -1
-        count = Count()
-        for checks, failures, errors in CHECK_LINE.findall(output):
-            bad = int(failures) + int(errors)
-            count.add(Count(int(checks) - bad, bad, 0))
-        if code != 0 and count.failed == 0:
-            count.failed = 1
+        count, output = run_program(program, environment)
+        if count.failed:
+            print(f"{program.name}: failed, once more\n{output}", flush=True)
+            count, output = run_program(program, environment)
         print(f"{program.name}: {count.passed} passed, {count.failed} failed", flush=True)
-        if code != 0:
+        if count.failed:
             print(output, flush=True)
         total.add(count)
     return total
@@ -71,6 +81,9 @@ def run_pytest(arguments: list[str], environment: dict[str, str]) -> Count:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "-ra", f"--junit-xml={report}", *arguments]
+        # Processes, signals and sockets on a busy machine: once more, and the report says which (R).
+        if importlib.util.find_spec("pytest_rerunfailures"):
+            command += ["--reruns", "1"]
         code = subprocess.run(command, cwd=ROOT, env=environment).returncode
         if not report.exists():
             return Count(failed=1)
