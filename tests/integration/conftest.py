@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 
 import pytest
 
-from harness.silence import Silence
+# Before grpc is loaded: its handlers for a fork wait for its own threads, now and then for ever. The
+# tests fork only to start programs.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+from harness.silence import Silence  # noqa: E402
 
 faulthandler.enable()
 
