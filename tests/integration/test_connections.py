@@ -133,18 +133,18 @@ def test_connections_past_the_limit_are_closed_and_a_place_is_free_when_one_goes
         for _ in range(2):
             connection = stack.enter_context(Connection(worker.address))
             assert connection.end(connection.call(GENERATE, b"")).status == 3
-        with Connection(worker.address) as refused:
+        with Connection(worker.address, preface=False) as refused:
             assert refused.wait_closed()
         assert worker.client.check() == SERVING
         connection.socket.close()
 
         def gets_in() -> bool:
-            with Connection(worker.address) as another:
-                try:
+            try:
+                with Connection(worker.address) as another:
                     stream = another.call(GENERATE, b"")
                     return another.end(stream, 1).status == 3
-                except (AssertionError, OSError):
-                    return False
+            except (AssertionError, OSError):
+                return False
 
         until(gets_in, "the place is free again")
 

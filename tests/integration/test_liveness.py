@@ -39,13 +39,15 @@ def _begun(client: Client, name: str, tokens: int = 4000, **fields: Any) -> Stre
     return stream
 
 
-def _stuck(client: Client, kind: int) -> tuple[Stream, Callable[[], bool]]:
+def _stuck(
+    client: Client, kind: int, tenths: int = STUCK_TENTHS
+) -> tuple[Stream, Callable[[], bool]]:
     """Makes the worker's Python stick; and whether it still does."""
-    prompt = _fault(kind, STUCK_TENTHS)
+    prompt = _fault(kind, tenths)
     began = time.monotonic()
     stream = client.generate("sticks", input_ids=prompt, sampling={"max_new_tokens": 1})
     time.sleep(0.5)  # until it has come to it
-    return stream, lambda: time.monotonic() - began < STUCK_TENTHS / 10
+    return stream, lambda: time.monotonic() - began < tenths / 10
 
 
 @pytest.mark.parametrize("kind", [faults.HOLD_GIL, faults.BLOCK_LOOP], ids=["GIL", "loop"])
@@ -89,7 +91,7 @@ def test_a_loop_that_is_stuck_past_the_bound_is_reported_and_is_back(kind: int) 
     with _worker("--room-stall-seconds", "1", "--step-ms", "20") as (_, client):
         watch = client.watch()
         watch.get(1)
-        stuck, _ = _stuck(client, kind)
+        stuck, _ = _stuck(client, kind, 40)
         assert [m.status for m in watch.get(2)] == [SERVING, NOT_SERVING]
         refused = client.generate("refused").end()
         assert refused.name == "UNAVAILABLE" and "stall_seconds" in refused.details

@@ -71,11 +71,12 @@ def _pair(*flags: str, decode_flags: tuple[str, ...] = ()) -> Iterator[Pair]:
     port = _bootstrap_port()
     common = ("--disaggregation-bootstrap-port", str(port), "--step-ms", "10", *flags)
     with (
-        standin("--role", "prefill", *common) as prefill_worker,
+        standin("--role", "prefill", *common, wait=False) as prefill_worker,
         standin("--role", "decode", *common, *decode_flags) as decode_worker,
         Client(prefill_worker.address) as prefill,
         Client(decode_worker.address) as decode,
     ):
+        prefill_worker.wait_serving()
         yield Pair(prefill_worker, decode_worker, prefill, decode, port)
 
 

@@ -172,6 +172,9 @@ class Worker:
         self.program = started
         self.address = address
 
+    def wait_serving(self) -> None:
+        wait_serving(self.program, self.address)
+
     @property
     def scheduler_pids(self) -> list[int]:
         """The engine's scheduler processes, as the worker names them when it is ready."""
@@ -185,14 +188,16 @@ class Worker:
 
 
 @contextlib.contextmanager
-def standin(*arguments: str, port: int | None = None) -> Iterator[Worker]:
-    """The Python stand-in engine, serving."""
+def standin(*arguments: str, port: int | None = None, wait: bool = True) -> Iterator[Worker]:
+    """The Python stand-in engine, serving; or, without ``wait``, on its way there."""
     port = port or free_port()
     command = [sys.executable, "-m", "roomkeeper", "standin", "--host", "127.0.0.1"]
     with Program([*command, "--port", str(port), *arguments]) as started:
-        wait_serving(started, f"127.0.0.1:{port}")
+        worker = Worker(started, f"127.0.0.1:{port}")
+        if wait:
+            worker.wait_serving()
         try:
-            yield Worker(started, f"127.0.0.1:{port}")
+            yield worker
         finally:
             if started.process.poll() is None:
                 started.signal(signal.SIGTERM)
