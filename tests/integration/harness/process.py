@@ -173,7 +173,8 @@ class Worker:
         self.address = address
 
     def wait_serving(self) -> None:
-        wait_serving(self.program, self.address)
+        """Until it says that it is ready, which it does once it is SERVING."""
+        self.program.wait_line(r"^ready: ")
 
     @property
     def scheduler_pids(self) -> list[int]:
@@ -205,24 +206,6 @@ def standin(*arguments: str, port: int | None = None, wait: bool = True) -> Iter
                     started.wait(GUARD_S)
 
 
-def wait_serving(started: Program, address: str, guard_s: float = 2 * GUARD_S) -> None:
-    """Until grpc.health.v1 says SERVING."""
-    import grpc
-
-    from harness.client import SERVING, Client
-
-    deadline = time.monotonic() + guard_s
-    with Client(address) as client:
-        while time.monotonic() < deadline:
-            if started.process.poll() is not None:
-                raise AssertionError(f"{started.command} ended:\n{started.output()}")
-            with contextlib.suppress(grpc.RpcError):
-                if client.check(timeout=1) == SERVING:
-                    return
-            time.sleep(0.05)
-    raise AssertionError(f"{started.command} never served:\n{started.output()}")
-
-
 def has_cpp_scheduler() -> bool:
     """Whether the real scheduler is installed."""
     try:
@@ -252,5 +235,4 @@ __all__ = [
     "program",
     "run",
     "standin",
-    "wait_serving",
 ]

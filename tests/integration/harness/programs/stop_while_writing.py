@@ -20,6 +20,7 @@ def main() -> None:
             while not over.is_set():
                 step = [(leg.handle, 0, [1, 2, 3], None, 3, 1, 0) for _, leg in legs]
                 worker.servicer.push(step)
+                time.sleep(0.001)  # lets the clients of this process read
 
         writers = [threading.Thread(target=write) for _ in range(2)]
         for writer in writers:
