@@ -29,6 +29,7 @@ COMMANDS = {
     "standin": Command("roomkeeper.standin.main", "serve a stand-in engine, on any machine"),
     "status": Command("roomkeeper.status", "ask workers how they are"),
     "demo": Command("roomkeeper.demo.main", "a burst through a gateway, without rooms and with"),
+    "scenario": Command("roomkeeper.scenario.main", "one hard case, made to happen and judged"),
 }
 
 

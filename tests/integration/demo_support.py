@@ -1,14 +1,18 @@
-"""Workers by hand for gateways: a prefill and a decode that write down what reaches them.
+"""Workers by hand for gateways, a prefill and a decode that write down what reaches them; and
+commands that start processes, with what they leave behind.
 
 Their engine is a script per leg, ``script(worker, request, context)``, which yields what it answers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
@@ -16,6 +20,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from harness.process import Program
 from roomkeeper.demo.model import VOCABULARY
 from roomkeeper.demo.plan import MODEL_NAME
 from roomkeeper.demo.ports import HOST, Ports
@@ -23,6 +28,7 @@ from roomkeeper.wire import TOKENSPEED, load
 
 PACKAGE = "tokenspeed.grpc.scheduler."
 GUARD_S = 60.0
+MARK = "ROOMKEEPER_DEMO_TEST"
 
 Script = Callable[["FakeWorker", Any, Any], Iterator[Any]]
 
@@ -225,3 +231,36 @@ def wait_until(true: Callable[[], bool], guard_s: float = GUARD_S) -> None:
     while not true():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.01)
+
+
+def processes_with(mark: str) -> list[int]:
+    """Who has the mark in the environment it was started with."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+class Marked:
+    """A roomkeeper command on the way, its temporary files in a folder of their own."""
+
+    def __init__(self, folder: Path, *command: str) -> None:
+        self.mark = uuid.uuid4().hex
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.program = Program(
+            [sys.executable, "-m", "roomkeeper", *command],
+            {MARK: self.mark, "TMPDIR": str(self.temporary)},
+        )
+
+    def processes(self) -> list[int]:
+        return processes_with(self.mark)
+
+    def assert_nothing_is_left(self) -> None:
+        assert self.processes() == []
+        # A gateway may keep a cache of its own there; ours are all named so.
+        assert list(self.temporary.glob("roomkeeper-demo-*")) == []

@@ -2,107 +2,77 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import uuid
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from demo_support import wait_until
-from harness.process import SANITIZED, Program
+from demo_support import Marked, wait_until
+from harness.process import SANITIZED
 from roomkeeper.demo import main as demo_main
 from roomkeeper.demo import run as demo_run
+from roomkeeper.demo import site as demo_site
 from roomkeeper.demo.gateway import installed_gateway
-from roomkeeper.demo.plan import AFTER, Workload
+from roomkeeper.demo.plan import Case, Workload
 from roomkeeper.demo.progress import Progress
 
-MARK = "ROOMKEEPER_DEMO_TEST"
 RUN_GUARD_S = 110.0
 scaled_deadlines = pytest.mark.skipif(
     SANITIZED, reason="a sanitized worker is too slow for deadlines of 2.4 s"
 )
 
 
-def processes_with(mark: str) -> list[int]:
-    """Who has the mark in the environment it was started with."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
-
-
-class Demo:
-    """A demo on the way, its temporary files in a folder of their own."""
-
-    def __init__(self, folder: Path, *flags: str) -> None:
-        self.mark = uuid.uuid4().hex
-        self.temporary = folder / "tmp"
-        self.temporary.mkdir()
-        self.program = Program(
-            [sys.executable, "-m", "roomkeeper", "demo", "--out", str(folder / "out"), *flags],
-            {MARK: self.mark, "TMPDIR": str(self.temporary)},
-        )
-
-    def processes(self) -> list[int]:
-        return processes_with(self.mark)
-
-    def assert_nothing_is_left(self) -> None:
-        assert self.processes() == []
-        # A gateway may keep a cache of its own there; ours are all named so.
-        assert list(self.temporary.glob("roomkeeper-demo-*")) == []
+def demo_in(folder: Path, *flags: str) -> Marked:
+    return Marked(folder, "demo", "--out", str(folder / "out"), *flags)
 
 
 @pytest.fixture
-def demo(tmp_path: Path) -> Iterator[Demo]:
-    started = Demo(tmp_path)
+def demo(tmp_path: Path) -> Iterator[Marked]:
+    started = demo_in(tmp_path)
     yield started
     started.program.close()
 
 
 @scaled_deadlines
 @pytest.mark.timeout(RUN_GUARD_S + 10)
-def test_a_burst_fails_without_rooms_and_comes_through_with_them(tmp_path: Path) -> None:
-    demo = Demo(tmp_path, "--requests", "32")
+def test_a_burst_fails_without_rooms_and_without_the_link(tmp_path: Path) -> None:
+    demo = demo_in(tmp_path, "--requests", "32")
     assert demo.program.wait(RUN_GUARD_S) == 0, demo.program.output()
     lines = [json.loads(line) for line in demo.program.lines if line.startswith("{")]
-    before, after = lines
+    off, only = lines
     gateway = installed_gateway()
     for line in lines:
         assert line["gateway"] == gateway
         assert line["requests"] == line["ok"] + line["failed"] == 32
         assert line["wall_s"] > 0
-    assert (before["run"], before["window_reported"]) == ("rooms-off", False)
-    assert before["failed"] > 0
-    assert (after["run"], after["window_reported"]) == ("rooms-on", True)
-    assert after["failed"] == 0
-    assert demo.program.lines[-2:] == [json.dumps(before), json.dumps(after)]
+        assert line["window_reported"] is False
+    assert [line["run"] for line in lines] == ["rooms-off", "rooms-only"]
+    assert off["failed"] > 0 and only["failed"] > 0
+    assert demo.program.lines[-2:] == [json.dumps(line) for line in lines]
     output = demo.program.output()
     assert "slots lost" in output and "the decode's slots over time" in output
     words = " ".join(output.split())
-    assert "With rooms on and the window reported, 32 of 32 came through" in words
+    assert "With rooms on, link off and the window hidden," in words
     picture = ElementTree.parse(tmp_path / "out" / "slots.svg").getroot()
     assert picture.tag.endswith("svg")
-    # A room has a slot once in the first run and once in the second, and some are lost.
+    # A room has a slot once at most in each run, and some are lost.
     bars = [bar.get("fill") for bar in picture.iter("{http://www.w3.org/2000/svg}rect")]
-    assert bars.count("#2f9e6e") > 32 and "#d0443e" in bars
+    assert "#2f9e6e" in bars and "#d0443e" in bars
     demo.assert_nothing_is_left()
 
 
 @scaled_deadlines
 def test_the_builtin_gateway_brings_the_burst_through_too() -> None:
     workload = Workload(requests=16, concurrency=16)
-    result = demo_run.run_case(AFTER, workload, "builtin", Progress())
+    result = demo_run.run_case(
+        Case(rooms=True, window_reported=True), workload, "builtin", Progress()
+    )
     assert (result.ok, result.failed) == (16, 0)
     assert result.gateway == "builtin"
     assert len(result.holds) == 16 and result.lost == []
@@ -114,7 +84,8 @@ def test_the_builtin_gateway_brings_the_burst_through_too() -> None:
 def test_the_worker_holds_back_what_two_gateways_together_send() -> None:
     """Each lets through as many as the window has slots, which is twice the window."""
     workload = Workload(requests=24, concurrency=24, gateways=2)
-    result = demo_run.run_case(AFTER, workload, "builtin", Progress())
+    case = Case(rooms=True, window_reported=True)
+    result = demo_run.run_case(case, workload, "builtin", Progress())
     assert (result.ok, result.failed) == (24, 0)
     assert 0 < result.rooms.most_waiting <= workload.window
     assert result.rooms.most_running <= workload.window
@@ -122,7 +93,7 @@ def test_the_worker_holds_back_what_two_gateways_together_send() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("moment", [r"requests, \d+ at a time", r"\d+ of 64 answered"])
-def test_a_signal_ends_it_and_leaves_nothing(demo: Demo, number: int, moment: str) -> None:
+def test_a_signal_ends_it_and_leaves_nothing(demo: Marked, number: int, moment: str) -> None:
     demo.program.wait_line(moment)
     demo.program.signal(number)
     assert demo.program.wait() == 128 + number
@@ -130,7 +101,7 @@ def test_a_signal_ends_it_and_leaves_nothing(demo: Demo, number: int, moment: st
     demo.assert_nothing_is_left()
 
 
-def test_a_second_signal_does_not_disturb_the_cleaning_up(demo: Demo) -> None:
+def test_a_second_signal_does_not_disturb_the_cleaning_up(demo: Marked) -> None:
     demo.program.wait_line(r"\d+ of 64 answered")
     for _ in range(5):
         demo.program.signal(signal.SIGINT)
@@ -138,7 +109,7 @@ def test_a_second_signal_does_not_disturb_the_cleaning_up(demo: Demo) -> None:
     demo.assert_nothing_is_left()
 
 
-def test_its_processes_go_with_it_when_it_is_killed(demo: Demo) -> None:
+def test_its_processes_go_with_it_when_it_is_killed(demo: Marked) -> None:
     demo.program.wait_line(r"\d+ of 64 answered")
     assert len(demo.processes()) > 1
     demo.program.signal(signal.SIGKILL)
@@ -152,11 +123,11 @@ def test_a_worker_that_does_not_start_is_shown_with_its_last_lines(
     def broken(*_: object) -> list[str]:
         return [sys.executable, "-c", "print('no luck today'); raise SystemExit(3)"]
 
-    monkeypatch.setattr(demo_run, "worker_command", broken)
+    monkeypatch.setattr(demo_site, "worker_program", broken)
     assert demo_main.main(["--out", str(tmp_path)]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "prefill ended with exit code 3 before it was ready" in shown.err
+    assert "prefill-0 ended with exit code 3 before it was ready" in shown.err
     assert "no luck today" in shown.err
 
 

@@ -17,8 +17,10 @@ from roomkeeper.demo import report
 from roomkeeper.demo.burst import verdict
 from roomkeeper.demo.children import Children
 from roomkeeper.demo.plan import (
-    AFTER,
-    BEFORE,
+    OFF,
+    ON,
+    ONLY,
+    Case,
     DemoError,
     Hold,
     Outcome,
@@ -26,7 +28,7 @@ from roomkeeper.demo.plan import (
     RoomsSeen,
     Workload,
 )
-from roomkeeper.demo.ports import GATEWAYS_MAX, HOST, OFFSETS, free_ports, is_free
+from roomkeeper.demo.ports import GATEWAYS_MAX, HOST, OFFSETS, WORKERS_MAX, free_ports, is_free
 from roomkeeper.demo.progress import Progress
 from roomkeeper.demo.slots import Slots
 
@@ -93,8 +95,12 @@ def test_the_ports_of_a_run_leave_room_above_the_bootstrap_port() -> None:
     ports = free_ports()
     gateways = [ports.gateway_of(n) for n in range(GATEWAYS_MAX)]
     metrics = [ports.metrics_of(n) for n in range(GATEWAYS_MAX)]
-    all_ports = [ports.prefill, ports.decode, *gateways, *metrics, ports.bootstrap]
-    all_ports += [ports.bootstrap + 1000, ports.bootstrap + 2000]
+    workers = [
+        ports.worker_of(role, n) for role in ("prefill", "decode") for n in range(WORKERS_MAX)
+    ]
+    bootstraps = [ports.bootstrap_of(n) for n in range(WORKERS_MAX)]
+    all_ports = [*workers, *gateways, *metrics, *bootstraps]
+    all_ports += [port + above for port in bootstraps for above in (1000, 2000)]
     assert sorted(all_ports) == [ports.prefill + offset for offset in OFFSETS]
 
 
@@ -154,7 +160,7 @@ def test_slots_are_read_from_a_trace_as_it_grows(tmp_path: Path) -> None:
 
 WORKLOAD = Workload(requests=2, concurrency=2, window=2)
 LOST_ONE = Result(
-    BEFORE,
+    OFF,
     "builtin",
     5.0,
     [Outcome("200", True, 0.0, 1.0), Outcome("500 prefill_internal", False, 0.0, 2.4)],
@@ -162,7 +168,7 @@ LOST_ONE = Result(
     RoomsSeen(most_running=2, arrived=2, scheduler="by hand"),
 )
 LOST_NONE = Result(
-    AFTER,
+    ON,
     "builtin",
     1.5,
     [Outcome("200", True, 0.0, 1.0), Outcome("200", True, 0.0, 1.5)],
@@ -197,13 +203,26 @@ def test_the_meaning_is_two_sentences_of_what_was_seen() -> None:
     assert "2 of 2 came through in 1.5 s" in text and text.endswith("and no slot was lost.")
 
 
-def test_it_says_who_held_the_burst_back() -> None:
-    (only,) = report.ingredients(LOST_ONE, LOST_NONE, [])
-    assert only.startswith("What did it: the window's report.") and "--ingredients" in only
-    queued = RoomsSeen(most_waiting=3, refused={"wait_timeout": 2})
-    both = Result(AFTER, "smg", 1.5, LOST_NONE.outcomes, LOST_NONE.holds, queued)
-    (only,) = report.ingredients(LOST_ONE, both, [])
-    assert "Up to 3 rooms stood in roomkeeper's line and 2 were refused" in only
+def test_it_says_what_the_link_did_and_what_the_window_does() -> None:
+    queued = RoomsSeen(most_waiting=3)
+    linked = Result(ON, "smg", 1.5, LOST_NONE.outcomes, LOST_NONE.holds, queued)
+    alone = Result(ONLY, "smg", 5.0, LOST_ONE.outcomes, LOST_ONE.holds, queued)
+    (only,) = report.ingredients([LOST_ONE, alone, linked])
+    assert only.startswith("What did it: the link. Up to 3 rooms stood in roomkeeper's line")
+    assert "Without it 1 requests failed where 1 did without rooms, and 1 slots were lost" in only
+    assert "--ingredients" in only
+    told = Result(
+        Case(rooms=False, window_reported=True), "smg", 1.5, LOST_NONE.outcomes, (), queued
+    )
+    first, second = report.ingredients([LOST_ONE, alone, linked, told])
+    assert first.startswith("What did it: the link.")
+    assert second.startswith("With rooms off and the window reported, 0 requests failed")
+
+
+def test_requests_become_due_in_waves() -> None:
+    workload = Workload(requests=6, wave=2, wave_s=1.5)
+    assert [workload.due_s(number) for number in range(6)] == [0, 0, 1.5, 1.5, 3, 3]
+    assert Workload().due_s(63) == 0
 
 
 class Terminal(io.StringIO):

@@ -2,8 +2,10 @@
 
 ========== =====================================================================
 plan       what is run: the workload, the cases, what came of each
-cli        the flags, the order of the runs, what is printed where
+main       the flags, the order of the runs, what is printed where
+command    what this command line and that of scenario have in common
 run        one case from the first process to the last
+site       the workers and gateways of a run
 children   the processes of a run: logs, readiness, and an end that leaves none
 ports      free ports
 model      a directory with a tokenizer, which is all a gateway wants of a model

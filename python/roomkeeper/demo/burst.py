@@ -19,8 +19,8 @@ from roomkeeper.demo.ports import HOST
 
 #: Far beyond any deadline of the run: a guard against an answer that never ends.
 ANSWER_S = 120.0
-#: Words of a prompt.
-PROMPT_WORDS = 6
+#: Of how many words prompts are made.
+WORDS = 900
 CODE = re.compile(r'"code"\s*:\s*"(\w+)"')
 MESSAGE = re.compile(r'"message"\s*:\s*"([^"]{1,60})')
 
@@ -28,12 +28,13 @@ MESSAGE = re.compile(r'"message"\s*:\s*"([^"]{1,60})')
 class Burst:
     """All requests of a workload, at most ``concurrency`` of them at a time."""
 
-    def __init__(self, ports: Sequence[int], workload: Workload) -> None:
+    def __init__(self, ports: Sequence[int], workload: Workload, name: str = "burst") -> None:
         self.outcomes: list[Outcome] = []
         #: Monotonic seconds at which the burst began.
         self.started = time.monotonic()
         #: Of the gateways; each request goes to the next one.
         self._ports = ports
+        self._name = name
         self._workload = workload
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -58,6 +59,16 @@ class Burst:
         return not any(client.is_alive() for client in self._clients)
 
     @property
+    def requests(self) -> int:
+        """How many there are in all."""
+        return self._workload.requests
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the burst began."""
+        return time.monotonic() - self.started
+
+    @property
     def wall_s(self) -> float:
         """From the first request to the last answer so far."""
         return max((o.sent_s + o.latency_s for o in self.outcomes), default=0.0)
@@ -68,29 +79,33 @@ class Burst:
                 number = next(self._numbers)
             if number >= self._workload.requests:
                 return
+            if self._stopped.wait(self._until_due_s(number)):
+                return
             sent = time.monotonic()
             seen, ok = self._send(number)
-            outcome = Outcome(seen, ok, sent - self.started, time.monotonic() - sent)
+            took_s = time.monotonic() - sent
+            outcome = Outcome(seen, ok, sent - self.started, took_s, number)
             with self._lock:
                 self.outcomes.append(outcome)
 
+    def _until_due_s(self, number: int) -> float:
+        due = self.started + self._workload.due_s(number)
+        return max(0.0, due - time.monotonic())
+
+    def request_id(self, number: int) -> str:
+        """A request's ``x-request-id``; what workers are sent begins with it and a dash."""
+        return f"{self._name}-{number}"
+
     def _send(self, number: int) -> tuple[str, bool]:
-        words = " ".join(f"w{(number * PROMPT_WORDS + at) % 900}" for at in range(PROMPT_WORDS))
-        body = {
-            "model": MODEL_NAME,
-            "messages": [{"role": "user", "content": words}],
-            "max_tokens": self._workload.tokens,
-            "ignore_eos": True,
-            "stream": True,
-        }
+        body = chat(number, self._workload.prompt_words, self._workload.tokens)
         port = self._ports[number % len(self._ports)]
         connection = http.client.HTTPConnection(HOST, port, timeout=ANSWER_S)
         try:
             connection.request(
                 "POST",
                 "/v1/chat/completions",
-                json.dumps(body),
-                {"Content-Type": "application/json"},
+                body,
+                {"Content-Type": "application/json", "X-Request-Id": self.request_id(number)},
             )
             answer = connection.getresponse()
             text = answer.read().decode("utf-8", errors="replace")
@@ -99,6 +114,19 @@ class Burst:
         finally:
             connection.close()
         return verdict(answer.status, text)
+
+
+def chat(number: int, prompt_words: int, tokens: int) -> str:
+    """The body of a streamed chat request; the first word of a prompt is its number's own."""
+    words = " ".join(f"w{(number * prompt_words + at) % WORDS}" for at in range(prompt_words))
+    body = {
+        "model": MODEL_NAME,
+        "messages": [{"role": "user", "content": words}],
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    return json.dumps(body)
 
 
 def verdict(status: int, text: str) -> tuple[str, bool]:

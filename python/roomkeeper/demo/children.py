@@ -34,11 +34,27 @@ class Child:
         self.name = name
         self.process = process
         self.log = log
+        #: Killed on purpose: its end is no accident.
+        self.killed = False
 
     def signal_group(self, number: int) -> None:
         """To the child and what it has started; nothing when all of it is gone."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
+
+    def group_is_gone(self) -> bool:
+        """Whether nothing is left of it and of what it has started."""
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    def kill(self) -> None:
+        """SIGKILL to the process alone, not to what it has started; returns when it is gone."""
+        self.killed = True
+        self.process.kill()
+        self.process.wait()
 
     def tail(self, lines: int = TAIL_LINES) -> str:
         """The end of its log, without colours and in lines that can be read."""
@@ -94,7 +110,7 @@ class Children:
         """Raises when a process has ended by itself."""
         for child in self._children:
             code = child.process.poll()
-            if code is not None:
+            if code is not None and not child.killed:
                 raise child.failure(f"ended with {_how(code)} in the middle of the run")
 
     def wait_until(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from roomkeeper.demo.children import Child, Children
-from roomkeeper.demo.plan import MODEL_NAME, GatewayKind
+from roomkeeper.demo.plan import MODEL_NAME, GatewayKind, Layout
 from roomkeeper.demo.ports import HOST, Ports
 
 READY_S = 45.0
@@ -30,27 +30,39 @@ def start_gateway(
     model: Path,
     waiting: Callable[[], None],
     number: int = 0,
+    layout: Layout | None = None,
 ) -> Child:
-    """Starts one over a pair that serves already; returns when it has registered both workers."""
-    smg = kind == "smg"
-    command = smg_command(ports, model, number) if smg else builtin_command(ports, number)
+    """Starts one over workers that serve already; returns when it has registered them all.
+
+    Without a layout there is one pair. The built-in gateway knows no other.
+    """
+    if kind == "smg":
+        command = smg_command(ports, model, number, layout or Layout())
+    else:
+        command = builtin_command(ports, number)
     child = children.start(f"gateway-{number}", command, ENVIRONMENT)
     children.wait_until(child, lambda: _ready(ports.gateway_of(number)), READY_S, waiting)
     return child
 
 
-def smg_command(ports: Ports, model: Path, number: int) -> list[str]:
+def smg_command(ports: Ports, model: Path, number: int, layout: Layout) -> list[str]:
     """smg as an operator would start it, but for the ports."""
+    workers: list[str] = []
+    for prefill in range(layout.prefills):
+        url = f"grpc://{HOST}:{ports.worker_of('prefill', prefill)}"
+        workers += ["--prefill", url, str(ports.bootstrap_of(prefill))]
+    for decode in range(layout.decodes):
+        workers += ["--decode", f"grpc://{HOST}:{ports.worker_of('decode', decode)}"]
     return [
         *(sys.executable, "-m", "smg", "launch"),
         *("--host", HOST, "--port", str(ports.gateway_of(number))),
         *("--prometheus-host", HOST, "--prometheus-port", str(ports.metrics_of(number))),
         "--pd-disaggregation",
-        *("--prefill", f"grpc://{HOST}:{ports.prefill}", str(ports.bootstrap)),
-        *("--decode", f"grpc://{HOST}:{ports.decode}"),
+        *workers,
         *("--model-path", str(model)),
         *("--policy", "round_robin"),
         *("--worker-startup-check-interval", "1"),
+        *layout.gateway_flags,
     ]
 
 

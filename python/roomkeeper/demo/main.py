@@ -9,101 +9,73 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
-import importlib
 import json
-import os
 import shutil
-import signal
 import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
-from roomkeeper import wire
+from roomkeeper.demo.command import (
+    COLUMNS_MAX,
+    EXIT_FAILED,
+    EXIT_SIGNAL,
+    EXIT_USAGE,
+    Interrupted,
+    Parser,
+    UsageError,
+    check_clients,
+    choose_gateway,
+    interruptible,
+)
 from roomkeeper.demo.plan import (
-    AFTER,
-    BEFORE,
     IN_LIFE,
     INGREDIENTS,
+    OFF,
+    ON,
+    ONLY,
     DemoError,
     GatewayKind,
     Result,
     Workload,
+    has_link,
 )
 from roomkeeper.demo.ports import GATEWAYS_MAX
 from roomkeeper.demo.progress import Progress
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-COLUMNS_MAX = 100
 PICTURE = "slots.svg"
 DEFAULT_OUT = Path("build") / "demo"
 
 
-class Interrupted(BaseException):
-    """A signal asks the demo to end. Not an Exception: nothing but the end may catch it."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-class UsageError(Exception):
-    """A flag that cannot be; one line."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """One line for an error, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
 def main(argv: list[str]) -> int:
     """The exit code, see the top of the file."""
-    # Clients and children in one process: gRPC's fork handlers have nothing to do here.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     progress = Progress()
     try:
         options = _parse(argv)
     except UsageError as error:
         print(f"roomkeeper demo: {error}", file=sys.stderr)
         return EXIT_USAGE
-    before = {number: signal.signal(number, _interrupt) for number in SIGNALS}
     try:
-        _run(options, progress)
+        with interruptible():
+            _run(options, progress)
     except DemoError as error:
         progress.clear()
         print(f"roomkeeper demo: {error}", file=sys.stderr)
         return EXIT_FAILED
     except Interrupted as signal_:
         progress.clear()
-        name = signal.Signals(signal_.number).name
-        print(f"roomkeeper demo: ended by {name}; nothing is left running", file=sys.stderr)
-        return 128 + signal_.number
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        print(f"roomkeeper demo: {signal_}", file=sys.stderr)
+        return EXIT_SIGNAL + signal_.number
     return 0
 
 
-def _interrupt(number: int, _frame: FrameType | None) -> NoReturn:
-    """The first signal unwinds everything; later ones must not disturb the cleaning up."""
-    for other in SIGNALS:
-        signal.signal(other, signal.SIG_IGN)
-    raise Interrupted(number)
-
-
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(
+    parser = Parser(
         prog="roomkeeper demo",
         allow_abbrev=False,
-        description="A burst wider than the decode's window, through a gateway, to a pair of "
-        "stand-in workers: first as they are served without rooms, then with them.",
+        description="A burst wider than the decode's window, through a gateway that is not told "
+        "the window, to a pair of stand-in workers: as they are served without rooms, with rooms "
+        "but no link between the two, and with both.",
     )
     parser.add_argument(
         "--gateway",
@@ -114,7 +86,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--ingredients",
         action="store_true",
-        help="two more runs: the window's report alone, and rooms alone",
+        help="two more runs, in which the gateway is told the window: without rooms, and with",
     )
     parser.add_argument(
         "--real-deadlines",
@@ -133,11 +105,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="DIR",
         help=f"where to put the picture, {PICTURE} (default: {DEFAULT_OUT})",
     )
-    given, unknown = parser.parse_known_args(argv)
-    if unknown:
-        known = [flag for action in parser._actions for flag in action.option_strings]
-        near = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.0)
-        raise UsageError(f"{unknown[0]}: there is no such flag; did you mean {near[0]}?")
+    given = parser.parse(argv)
     for name, high in (("requests", 1000), ("concurrency", 200), ("gateways", GATEWAYS_MAX)):
         value = getattr(given, name)
         if value is not None and not 1 <= value <= high:
@@ -147,8 +115,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _run(options: argparse.Namespace, progress: Progress) -> None:
     _make_directory(options.out)
-    _check_clients()
-    kind = _gateway(options.gateway, progress)
+    check_clients()
+    kind = choose_gateway(options.gateway, progress)
     from roomkeeper.demo.run import run_case
 
     workload = _workload(options)
@@ -161,10 +129,10 @@ def _run(options: argparse.Namespace, progress: Progress) -> None:
     )
     progress.step(
         f"deadlines are {scale}: {workload.bootstrap_timeout_s:g} s for the prefill's bootstrap, "
-        f"{workload.transfer_timeout_s:g} s for the KV transfer, {workload.wait_s:g} s in "
-        "roomkeeper's line"
+        f"{workload.transfer_timeout_s:g} s for the KV transfer"
     )
-    cases = [BEFORE, AFTER, *(INGREDIENTS if options.ingredients else ())]
+    cases = [OFF, ONLY, *([ON] if has_link() else ())]
+    cases += INGREDIENTS if options.ingredients else ()
     results = [run_case(case, workload, kind, progress) for case in cases]
     _show(results, workload, options.out, progress)
 
@@ -194,44 +162,15 @@ def _make_directory(out: Path) -> None:
         raise DemoError(f"--out is {out}: {error.strerror}; name a directory to write to") from None
 
 
-def _gateway(wanted: str, progress: Progress) -> GatewayKind:
-    from roomkeeper.demo.gateway import installed_gateway
-
-    there = installed_gateway()
-    if wanted == "builtin":
-        return "builtin"
-    if there == "smg":
-        return "smg"
-    if wanted == "smg":
-        raise DemoError("the smg gateway is not installed; pip install smg==1.13.0")
-    progress.step("the smg gateway is not installed: the built-in gateway takes its place")
-    return "builtin"
-
-
-def _check_clients() -> None:
-    """What the demo itself imports, before anything is started."""
-    try:
-        importlib.import_module("grpc")
-        importlib.import_module("google.protobuf")
-        wire.descriptors_path()
-    except ImportError as error:
-        raise DemoError(
-            f"{error.name} is missing; pip install grpcio protobuf, or run `make demo`"
-        ) from None
-    except FileNotFoundError as error:
-        raise DemoError(str(error)) from None
-
-
 def _show(results: list[Result], workload: Workload, out: Path, progress: Progress) -> None:
     from roomkeeper.demo import report
     from roomkeeper.demo.picture import svg
 
     progress.clear()
     columns = min(shutil.get_terminal_size((COLUMNS_MAX, 24)).columns, COLUMNS_MAX)
-    before, after, *alone = results
     texts = [
-        report.meaning(before, after, workload),
-        *report.ingredients(before, after, alone),
+        report.meaning(results[0], results[2 if has_link() else 1], workload),
+        *(report.ingredients(results) if has_link() else ()),
         f"The slots as a picture: {out / PICTURE}",
     ]
     sections = [

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from roomkeeper.config import keys
+
 GatewayKind = Literal["smg", "builtin"]
 
 #: What requests and workers call the model.
@@ -30,8 +32,15 @@ class Workload:
     #: A request takes about ``tokens`` steps of ``step_ms``.
     tokens: int = 40
     step_ms: float = 10.0
-    #: Every deadline of the workers, the engine's and roomkeeper's, is in life so much longer.
+    #: Every deadline of the engines is in life so much longer.
     scale: float = 50.0
+    #: Words of a prompt, each of which is a token.
+    prompt_words: int = 6
+    #: KV tokens of the decode; None: more than enough.
+    kv_tokens: int | None = None
+    #: Requests become due in waves of this size, ``wave_s`` apart; 0: all of them at once.
+    wave: int = 0
+    wave_s: float = 0.0
 
     @property
     def bootstrap_timeout_s(self) -> float:
@@ -44,14 +53,13 @@ class Workload:
         return 300 / self.scale
 
     @property
-    def wait_s(self) -> float:
-        """Decode: from a room's arrival until it is refused for want of a slot (wait_seconds)."""
-        return 30 / self.scale
-
-    @property
     def handoff_s(self) -> float:
         """Decode: how long a cancelled room keeps its slot for its KV (handoff_seconds)."""
         return 30 / self.scale
+
+    def due_s(self, number: int) -> float:
+        """When a request may be sent at the earliest, in seconds since the burst began."""
+        return number // self.wave * self.wave_s if self.wave else 0.0
 
     @property
     def service_s(self) -> float:
@@ -61,7 +69,14 @@ class Workload:
     @property
     def ideal_s(self) -> float:
         """What the burst takes when no slot is ever idle or lost."""
-        return self.requests * self.service_s / self.window
+        return self.requests * self.service_s / self.at_a_time
+
+    @property
+    def at_a_time(self) -> int:
+        """How many requests the decode has room for, by slots and by KV tokens."""
+        if self.kv_tokens is None:
+            return self.window
+        return min(self.window, max(1, self.kv_tokens // (self.prompt_words + self.tokens)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,40 +85,77 @@ class Case:
 
     rooms: bool
     #: Whether the gateway is told the decode's window.
-    window_reported: bool
+    window_reported: bool = False
+    #: Whether the two workers tell each other of their rooms. Without rooms there is no link.
+    link: bool = False
 
     @property
     def name(self) -> str:
         """As in the JSON lines."""
-        return "rooms-on" if self.rooms else "rooms-off"
+        if not self.rooms:
+            return "rooms-off"
+        return "rooms-on" if self.link else "rooms-only"
 
     @property
     def title(self) -> str:
-        """For people: both ingredients."""
+        """For people: every ingredient."""
         window = "window reported" if self.window_reported else "window hidden"
-        return f"rooms {'on' if self.rooms else 'off'}, {window}"
+        return f"{self.served}, {window}"
+
+    @property
+    def served(self) -> str:
+        """For people: what the workers do."""
+        if not self.rooms:
+            return "rooms off"
+        return f"rooms on, link {switch(self.link)}"
 
     @property
     def flags(self) -> list[str]:
         """The workers' flags for it."""
         return [
-            "--rooms",
-            "on" if self.rooms else "off",
-            "--room-report-window",
-            "on" if self.window_reported else "off",
+            *("--rooms", switch(self.rooms)),
+            *(("--room-link", switch(self.link)) if has_link() else ()),
+            *("--room-report-window", switch(self.window_reported)),
         ]
+
+
+def has_link() -> bool:
+    """Whether the servicer that is built here knows the room link."""
+    return any(key.name == "link" for key in keys())
+
+
+def switch(on: bool) -> str:
+    """As a flag has it."""
+    return "on" if on else "off"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How many workers there are, and what they and the gateways are told besides."""
+
+    prefills: int = 1
+    decodes: int = 1
+    #: What is run as a worker, as ``python -m`` takes it.
+    worker_module: tuple[str, ...] = ("roomkeeper", "standin")
+    worker_flags: tuple[str, ...] = ()
+    #: For decodes alone.
+    decode_flags: tuple[str, ...] = ()
+    #: Of smg.
+    gateway_flags: tuple[str, ...] = ()
 
 
 #: The same race with the deadlines of life, short enough to watch: requests of 5 s.
 IN_LIFE = Workload(requests=12, concurrency=12, tokens=500, scale=1)
 
-#: The worker as it was, and the worker as this release serves it.
-BEFORE = Case(rooms=False, window_reported=False)
-AFTER = Case(rooms=True, window_reported=True)
-#: Each ingredient alone.
+#: The worker as it was; the ledger alone; and the worker as this release serves it. The gateway is
+#: not told the window, so that nobody but the workers can keep the burst in order.
+OFF = Case(rooms=False)
+ONLY = Case(rooms=True)
+ON = Case(rooms=True, link=True)
+#: What the window's report does: alone, and with the ledger.
 INGREDIENTS = (
     Case(rooms=False, window_reported=True),
-    Case(rooms=True, window_reported=False),
+    Case(rooms=True, window_reported=True),
 )
 
 
@@ -117,6 +169,8 @@ class Outcome:
     #: When it was sent, in seconds since the burst began, and how long it took.
     sent_s: float
     latency_s: float
+    #: Which request of the burst it was, from 0.
+    number: int = 0
 
     @property
     def brief(self) -> str:

@@ -17,8 +17,16 @@ HOST = "127.0.0.1"
 #: Below the range that Linux hands out to connections, and above the well-known ones.
 FIRST, LAST = 15000, 29000
 GATEWAYS_MAX = 4
-#: Relative to the base: prefill, decode, gateways and their metrics, bootstrap and what follows.
-OFFSETS = (0, 1, *range(2, 2 + 2 * GATEWAYS_MAX), 10, 1010, 2010)
+#: Prefills at most, and decodes.
+WORKERS_MAX = 4
+#: Relative to the base: prefills, decodes, gateways with their metrics; then each prefill's
+#: bootstrap port with the two above it.
+_GATEWAYS = 2 * WORKERS_MAX
+_BOOTSTRAPS = _GATEWAYS + 2 * GATEWAYS_MAX
+OFFSETS = (
+    *range(_BOOTSTRAPS),
+    *(_BOOTSTRAPS + above + n for above in (0, 1000, 2000) for n in range(WORKERS_MAX)),
+)
 ATTEMPTS = 200
 
 
@@ -26,11 +34,19 @@ ATTEMPTS = 200
 class Ports:
     """The ports of one run."""
 
+    #: The first of each; the others follow.
     prefill: int
     decode: int
-    #: The first gateway's.
     gateway: int
     bootstrap: int
+
+    def worker_of(self, role: str, number: int) -> int:
+        """Where a worker listens for gateways, by its number from 0."""
+        return (self.prefill if role == "prefill" else self.decode) + number
+
+    def bootstrap_of(self, number: int) -> int:
+        """Where gateways say that a prefill is met, by its number from 0."""
+        return self.bootstrap + number
 
     def gateway_of(self, number: int) -> int:
         """Where a gateway listens for clients, by its number from 0."""
@@ -46,7 +62,7 @@ def free_ports() -> Ports:
     for _ in range(ATTEMPTS):
         base = random.randrange(FIRST, LAST)
         if all(is_free(base + offset) for offset in OFFSETS):
-            return Ports(base, base + 1, base + 2, base + 10)
+            return Ports(base, base + WORKERS_MAX, base + _GATEWAYS, base + _BOOTSTRAPS)
     raise DemoError(
         f"no {len(OFFSETS)} free ports found between {FIRST} and {LAST + OFFSETS[-1]} on {HOST}; "
         "end what listens there"

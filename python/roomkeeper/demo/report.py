@@ -187,37 +187,23 @@ def _after(result: Result, workload: Workload) -> str:
 
 
 def _with(case: Case) -> str:
-    return f"With {case.title.replace(', ', ' and the ')},"
+    window = "reported" if case.window_reported else "hidden"
+    return f"With {case.served} and the window {window},"
 
 
-def ingredients(before: Result, after: Result, alone: Sequence[Result]) -> list[str]:
-    """What did it, the window's report to the gateway or the rooms; a paragraph each."""
-    first = f"What did it: {_who_gated(after)}"
-    if not alone:
-        return [f"{first} `python -m roomkeeper demo --ingredients` shows each of the two alone."]
-    return [first, *(f"{_with(result.case)} {_alone(before, result)}" for result in alone)]
-
-
-def _who_gated(after: Result) -> str:
-    if after.rooms.most_waiting == 0 and not after.rooms.refused:
-        return (
-            "the window's report. A gateway that knows the window holds back what does not fit, "
-            "so roomkeeper's own line stayed empty. The line is for what that gateway cannot "
-            "know: another gateway (see --gateways 2), or a window that it was not told."
-        )
-    return (
-        f"both. Up to {after.rooms.most_waiting} rooms stood in roomkeeper's line and "
-        f"{sum(after.rooms.refused.values())} were refused, on top of what the gateway held back."
+def ingredients(results: Sequence[Result]) -> list[str]:
+    """What did it, the rooms or the link, and what the window's report does; a paragraph each."""
+    off, only, on, *reported = results
+    first = (
+        f"What did it: the link. Up to {on.rooms.most_waiting} rooms stood in roomkeeper's line "
+        "while their prefills were held back, so that no deadline ran. Without it "
+        f"{_alone(off, only)}"
     )
+    if not reported:
+        return [f"{first} `python -m roomkeeper demo --ingredients` tells the window as well."]
+    return [first, *(f"{_with(result.case)} {_alone(off, result)}" for result in reported)]
 
 
-def _alone(before: Result, result: Result) -> str:
+def _alone(off: Result, result: Result) -> str:
     lost = f"{len(result.lost)} slots were lost" if result.lost else "no slot was lost"
-    text = f"{result.failed} requests failed where {before.failed} did, and {lost}."
-    if not result.case.rooms or not result.failed:
-        return text
-    return text + (
-        " A prefill is not told yet that its decode stands in line (the link between workers is "
-        "the next release), so a room that gets no slot in time is refused, and a gateway gives up "
-        "after its retries."
-    )
+    return f"{result.failed} requests failed where {off.failed} did without rooms, and {lost}."

@@ -1,0 +1,229 @@
+"""200 clients open a room each and all go away at once; then somebody has an ordinary request.
+
+The clients are sockets that are closed, as a gateway's clients go away in life. A few streams that
+began before them go on. KV transfers are slow here, so that the storm finds legs in every state:
+in line, in the engine and waiting for KV, generating.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import socket
+import time
+from collections.abc import Callable
+
+from roomkeeper.demo.burst import Burst, chat
+from roomkeeper.demo.plan import DemoError, Layout, Outcome, Workload
+from roomkeeper.demo.ports import HOST
+from roomkeeper.demo.progress import Progress
+from roomkeeper.demo.site import Site, run_site, until
+from roomkeeper.scenario.bursts import all_outcomes
+from roomkeeper.scenario.leaks import legs_left, slots_leaked
+from roomkeeper.scenario.plan import Finding, Scenario, Setting, table
+from roomkeeper.scenario.traces import Leg, read_legs
+from roomkeeper.scenario.worker import MODULE, read_aborts
+from roomkeeper.statusread import Asker
+
+ROOMS = 200
+SURVIVORS = 4
+#: The survivors generate for so many steps of 10 ms.
+SURVIVOR_TOKENS = 800
+WORKLOAD = Workload(requests=SURVIVORS, concurrency=SURVIVORS, window=16, tokens=SURVIVOR_TOKENS)
+NEXT = Workload(requests=1, concurrency=1, tokens=40)
+KV_MS = 1500
+#: The engines' deadlines are out of the way; the prefill's window is wide enough for everybody.
+WORKER_FLAGS = (
+    *("--kv-ms", str(KV_MS), "--max-num-seqs", "256"),
+    *("--bootstrap-timeout", "120", "--transfer-timeout", "300"),
+)
+DECODE_FLAGS = ("--max-num-seqs", "16", "--room-waiting", "256")
+GUARD_S = 60.0
+#: From the client's request until the engine has given it a slot.
+AT_ONCE_S = 1.0
+STORM, SURVIVOR, FOLLOWER = "storm", "survivor", "next"
+
+
+@dataclasses.dataclass
+class Aborts:
+    """What became of the legs that were in an engine when their clients went away."""
+
+    #: Engine ids: told to the engine once; ended with its twin, before there was need to; told
+    #: more than once; neither, or still there after a while.
+    once: list[str] = dataclasses.field(default_factory=list)
+    with_twin: list[str] = dataclasses.field(default_factory=list)
+    repeated: list[str] = dataclasses.field(default_factory=list)
+    late: list[str] = dataclasses.field(default_factory=list)
+    #: Aborts of legs that nobody had cancelled.
+    stray: int = 0
+
+    @property
+    def submitted(self) -> int:
+        """All those legs."""
+        return len({*self.once, *self.with_twin, *self.repeated, *self.late})
+
+    @property
+    def clean(self) -> bool:
+        """Whether each was ended once and soon, and nobody else was."""
+        return not self.repeated and not self.late and not self.stray
+
+    def count(self, leg: Leg, aborts: int, cancelled_s: float) -> None:
+        """Takes in a leg of the storm, and how often its engine was told to abort it."""
+        soon = leg.gone_s is not None and leg.gone_s - cancelled_s <= AT_ONCE_S
+        if aborts > 1:
+            self.repeated.append(leg.id)
+        elif not soon:
+            self.late.append(leg.id)
+        elif aborts == 1:
+            self.once.append(leg.id)
+        else:
+            self.with_twin.append(leg.id)
+
+
+def run(setting: Setting, progress: Progress) -> Finding:
+    """The case. DemoError: something does not come up, or the rooms do not arrive."""
+    case = setting.case(window_reported=False)
+    layout = Layout(
+        worker_module=(MODULE,),
+        worker_flags=(*case.flags, *WORKER_FLAGS),
+        decode_flags=DECODE_FLAGS,
+    )
+    with run_site(case.title, WORKLOAD, layout, setting.gateway, progress) as site:
+        survivors = Burst(site.gateway_ports(), WORKLOAD, SURVIVOR)
+        survivors.start()
+        _wait(site, lambda: _arrived(site) >= SURVIVORS, "the streams that go on")
+        progress.update(f"{case.title}: {ROOMS} rooms are opened")
+        sockets = [_open(site, number) for number in range(ROOMS)]
+        _wait(site, lambda: _arrived(site) >= SURVIVORS + ROOMS, f"{ROOMS} rooms")
+        cancelled_s = time.monotonic()
+        for client in sockets:
+            client.close()
+        cancel_ms = (time.monotonic() - cancelled_s) * 1e3
+        follower = Burst(site.gateway_ports(), NEXT, FOLLOWER)
+        follower.start()
+        progress.update(f"{case.title}: all went away in {cancel_ms:.1f} ms, one comes")
+        until(lambda: follower.over() and survivors.over(), site.children.check, GUARD_S)
+        leaked, left = slots_leaked(site), legs_left(site)
+        aborts = _aborts(site, cancelled_s)
+        slot_s = _slot_after_s(site, follower)
+    return _finding(survivors, follower, aborts, cancel_ms, slot_s, leaked, left)
+
+
+def _wait(site: Site, true: Callable[[], bool], what: str) -> None:
+    if not until(true, site.children.check, GUARD_S):
+        raise DemoError(f"{what} have not arrived at the decode within {GUARD_S:g} s")
+
+
+def _arrived(site: Site) -> int:
+    (decode,) = site.living("decode")
+    asker = Asker(decode.address, GUARD_S)
+    try:
+        worker = asker.ask()
+        return worker.total("arrived") or len(read_legs(decode.trace))
+    finally:
+        asker.close()
+
+
+def _open(site: Site, number: int) -> socket.socket:
+    """A chat request that nobody will read the answer of."""
+    body = chat(number, prompt_words=6, tokens=200).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
+        f"X-Request-Id: {STORM}-{number}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    client = socket.create_connection((HOST, site.gateway_ports()[0]), GUARD_S)
+    client.sendall(head.encode() + body)
+    return client
+
+
+def _aborts(site: Site, cancelled_s: float) -> Aborts:
+    """Of both engines."""
+    seen = Aborts()
+    for life in site.lives:
+        counts = collections.Counter(read_aborts(life.trace))
+        for leg in read_legs(life.trace):
+            told = counts[leg.id]
+            if _is_cancelled(leg, cancelled_s):
+                seen.count(leg, told, cancelled_s)
+            else:
+                seen.stray += told
+    return seen
+
+
+def _is_cancelled(leg: Leg, cancelled_s: float) -> bool:
+    is_storm = leg.id.startswith(f"{STORM}-")
+    return is_storm and (leg.gone_s is None or leg.gone_s > cancelled_s)
+
+
+def _slot_after_s(site: Site, follower: Burst) -> float | None:
+    """How long after it was sent the next request had a slot; None: it never had."""
+    (decode,) = site.living("decode")
+    admitted = [
+        leg.admitted_s
+        for leg in read_legs(decode.trace)
+        if leg.id.startswith(f"{FOLLOWER}-") and leg.admitted_s is not None
+    ]
+    return min(admitted) - follower.started if admitted else None
+
+
+def _finding(
+    survivors: Burst,
+    follower: Burst,
+    aborts: Aborts,
+    cancel_ms: float,
+    slot_s: float | None,
+    leaked: int,
+    left: int,
+) -> Finding:
+    outcomes: list[Outcome] = [*all_outcomes(survivors), *all_outcomes(follower)]
+    ok = sum(outcome.ok for outcome in outcomes)
+    at_once = slot_s is not None and slot_s <= AT_ONCE_S
+    held = ok == len(outcomes) and at_once and aborts.clean and leaked == left == 0
+    slot = "never" if slot_s is None else f"{slot_s:.2f} s"
+    rows: list[tuple[str, object]] = [
+        ("rooms opened and cancelled", ROOMS),
+        ("cancelled within", f"{cancel_ms:.1f} ms"),
+        ("legs in an engine then", aborts.submitted),
+        ("aborted once", len(aborts.once)),
+        ("ended with their twin, without an abort", len(aborts.with_twin)),
+        ("aborted more than once", len(aborts.repeated)),
+        (f"there after {AT_ONCE_S:g} s", len(aborts.late)),
+        ("aborts of others", aborts.stray),
+        ("the next request had a slot after", slot),
+        ("streams that went on, and the next", f"{ok} of {len(outcomes)} ok"),
+        ("slots leaked, legs left", f"{leaked}, {left}"),
+    ]
+    meaning = (
+        f"{ROOMS} clients went away within {cancel_ms:.1f} ms, with {aborts.submitted} legs in an "
+        f"engine: {len(aborts.once)} were aborted once, {len(aborts.with_twin)} ended with their "
+        f"twin. The next request had a slot after {slot} ({AT_ONCE_S:g} s may be)."
+    )
+    return Finding(
+        requests=len(outcomes),
+        ok=ok,
+        wall_s=max(survivors.wall_s, follower.wall_s),
+        slots_leaked=leaked,
+        held=held,
+        table=table(rows),
+        meaning=meaning,
+        more={
+            "cancelled": ROOMS,
+            "cancel_ms": round(cancel_ms, 2),
+            "legs_submitted": aborts.submitted,
+            "aborted_once": len(aborts.once),
+            "ended_with_twin": len(aborts.with_twin),
+            "aborted_again": aborts.repeated,
+            "late": aborts.late,
+            "stray_aborts": aborts.stray,
+            "next_slot_s": None if slot_s is None else round(slot_s, 3),
+            "legs_left": left,
+            "seen": dict(collections.Counter(o.seen for o in outcomes)),
+        },
+    )
+
+
+SCENARIO = Scenario(
+    "200 rooms are opened and all cancelled at once, then comes one ordinary request",
+    run,
+    builtin=False,
+)
