@@ -136,6 +136,8 @@ def test_a_leg_of_the_storm_is_ended_once_and_soon(
     gone_s: float | None, aborts: int, where: str
 ) -> None:
     seen = Aborts()
-    seen.count(Leg("storm-1-x~1", 1, 9.0, gone_s=gone_s), aborts, cancelled_s=10.0)
-    assert getattr(seen, where) == ["storm-1-x~1"] and seen.submitted == 1
+    for role in ("prefill", "decode"):
+        seen.count(role, Leg("storm-1-x~1", 1, 9.0, gone_s=gone_s), aborts, cancelled_s=10.0)
+    assert getattr(seen, where) == ["prefill storm-1-x~1", "decode storm-1-x~1"]
+    assert seen.submitted == 2
     assert seen.clean == (where in ("once", "with_twin"))

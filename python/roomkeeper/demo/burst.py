@@ -117,8 +117,10 @@ class Burst:
 
 
 def chat(number: int, prompt_words: int, tokens: int) -> str:
-    """The body of a streamed chat request; the first word of a prompt is its number's own."""
-    words = " ".join(f"w{(number * prompt_words + at) % WORDS}" for at in range(prompt_words))
+    """The body of a streamed chat request. The first word of a prompt is its number's own, so that
+    no two have a prefix in common."""
+    more = (f"w{(number * prompt_words + at) % WORDS}" for at in range(1, prompt_words))
+    words = " ".join([f"w{number % WORDS}", *more])
     body = {
         "model": MODEL_NAME,
         "messages": [{"role": "user", "content": words}],

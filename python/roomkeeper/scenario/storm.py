@@ -48,7 +48,7 @@ STORM, SURVIVOR, FOLLOWER = "storm", "survivor", "next"
 class Aborts:
     """What became of the legs that were in an engine when their clients went away."""
 
-    #: Engine ids: told to the engine once; ended with its twin, before there was need to; told
+    #: Roles and engine ids: told to the engine once; ended with its twin, before there was need to; told
     #: more than once; neither, or still there after a while.
     once: list[str] = dataclasses.field(default_factory=list)
     with_twin: list[str] = dataclasses.field(default_factory=list)
@@ -60,24 +60,25 @@ class Aborts:
     @property
     def submitted(self) -> int:
         """All those legs."""
-        return len({*self.once, *self.with_twin, *self.repeated, *self.late})
+        return sum(map(len, (self.once, self.with_twin, self.repeated, self.late)))
 
     @property
     def clean(self) -> bool:
         """Whether each was ended once and soon, and nobody else was."""
         return not self.repeated and not self.late and not self.stray
 
-    def count(self, leg: Leg, aborts: int, cancelled_s: float) -> None:
+    def count(self, role: str, leg: Leg, aborts: int, cancelled_s: float) -> None:
         """Takes in a leg of the storm, and how often its engine was told to abort it."""
+        name = f"{role} {leg.id}"
         soon = leg.gone_s is not None and leg.gone_s - cancelled_s <= AT_ONCE_S
         if aborts > 1:
-            self.repeated.append(leg.id)
+            self.repeated.append(name)
         elif not soon:
-            self.late.append(leg.id)
+            self.late.append(name)
         elif aborts == 1:
-            self.once.append(leg.id)
+            self.once.append(name)
         else:
-            self.with_twin.append(leg.id)
+            self.with_twin.append(name)
 
 
 def run(setting: Setting, progress: Progress) -> Finding:
@@ -144,7 +145,7 @@ def _aborts(site: Site, cancelled_s: float) -> Aborts:
         for leg in read_legs(life.trace):
             told = counts[leg.id]
             if _is_cancelled(leg, cancelled_s):
-                seen.count(leg, told, cancelled_s)
+                seen.count(life.role, leg, told, cancelled_s)
             else:
                 seen.stray += told
     return seen
