@@ -48,8 +48,8 @@ STORM, SURVIVOR, FOLLOWER = "storm", "survivor", "next"
 class Aborts:
     """What became of the legs that were in an engine when their clients went away."""
 
-    #: Roles and engine ids: told to the engine once; ended with its twin, before there was need to; told
-    #: more than once; neither, or still there after a while.
+    #: Roles and engine ids: told to the engine once; ended with its twin, before there was need
+    #: to; told more than once; neither, or still there after a while.
     once: list[str] = dataclasses.field(default_factory=list)
     with_twin: list[str] = dataclasses.field(default_factory=list)
     repeated: list[str] = dataclasses.field(default_factory=list)
