@@ -17,8 +17,12 @@ PREFIXES = {
     "smg.grpc.common": "SMG",
     "grpc.health.v1": "HEALTH",
     "grpc.reflection.v1": "REFLECTION",
+    "roomkeeper.peer.v1": "LINK",
     "google.protobuf": "PB",
 }
+
+# Packages that no listener for clients serves: their field numbers are made, reflection knows nothing of them.
+UNLISTED = {"roomkeeper.peer.v1"}
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
@@ -125,7 +129,8 @@ def fields_header(files: list[File]) -> str:
         for message, name, number in file.numbers:
             out.append(f"    RK_{prefix}_{snake(message)}__{name.upper()} = {number},")
         out += ["};", ""]
-    out += [f"enum {{ RK_PROTO_FILE_COUNT = {len(files)} }};", "", "#endif", ""]
+    listed = sum(file.package not in UNLISTED for file in files)
+    out += [f"enum {{ RK_PROTO_FILE_COUNT = {listed} }};", "", "#endif", ""]
     return "\n".join(out)
 
 
@@ -167,7 +172,7 @@ def main() -> None:
     parser.add_argument("--fields", type=Path, required=True)
     args = parser.parse_args()
     files = [read_file(data) for data in parts(args.descriptors.read_bytes(), 1)]
-    args.source.write_text(source(files))
+    args.source.write_text(source([file for file in files if file.package not in UNLISTED]))
     args.fields.write_text(fields_header(files))
 
 

@@ -101,17 +101,26 @@ static PyObject *servicer_new(PyTypeObject *type, PyObject *args, PyObject *kwar
 
 /* ---- life ---- */
 
-static PyObject *servicer_listen(PyObject *self, PyObject *args) {
+static PyObject *listen_by(PyObject *self, PyObject *args,
+                           int (*bind)(rk_servicer *servicer, const char *address, char *error)) {
     rk_py_servicer *servicer = own(self);
     const char *address;
     if (!servicer || !PyArg_ParseTuple(args, "s", &address))
         return NULL;
     char error[RK_ERROR_MAX] = "";
     int port;
-    Py_BEGIN_ALLOW_THREADS port = rk_servicer_listen(servicer->servicer, address, error);
+    Py_BEGIN_ALLOW_THREADS port = bind(servicer->servicer, address, error);
     Py_END_ALLOW_THREADS if (port >= 0) return PyLong_FromLong(port);
     PyErr_SetString(servicer->state->servicer_error, error);
     return NULL;
+}
+
+static PyObject *servicer_listen(PyObject *self, PyObject *args) {
+    return listen_by(self, args, rk_servicer_listen);
+}
+
+static PyObject *servicer_listen_link(PyObject *self, PyObject *args) {
+    return listen_by(self, args, rk_servicer_listen_link);
 }
 
 static PyObject *servicer_start(PyObject *self, PyObject *unused) {
@@ -337,6 +346,7 @@ static PyObject *servicer_answer(PyObject *self, PyObject *args) {
 
 static PyMethodDef servicer_methods[] = {
     {"listen", servicer_listen, METH_VARARGS, "listen(address) -> port"},
+    {"listen_link", servicer_listen_link, METH_VARARGS, "listen_link(address) -> port, for room links"},
     {"start", servicer_start, METH_NOARGS, "Serves."},
     {"drain", servicer_drain, METH_NOARGS, "Takes nothing new."},
     {"wait_idle", servicer_wait_idle, METH_VARARGS, "wait_idle(timeout_ms) -> whether no call is open"},

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from roomkeeper.errors import RoomkeeperError
 
-__all__ = ["UsageError", "check_address", "join_address", "with_port"]
+__all__ = ["UsageError", "check_address", "join_address", "link_port", "with_port"]
+
+#: Without --room-peer-port a prefill listens for links so far above its bootstrap port.
+LINK_PORT_OFFSET = 2000
 
 
 class UsageError(RoomkeeperError):
@@ -19,6 +22,14 @@ def join_address(host: str | None, port: int) -> str:
     """``host:port`` as the servicer listens on it; IPv6 in brackets."""
     host = host or "127.0.0.1"
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def link_port(peer_port: int, bootstrap_port: int | None) -> int:
+    """Where a prefill listens for room links; 0: nowhere. ``peer_port`` as configured, -1: by rule."""
+    if peer_port >= 0:
+        return peer_port
+    port = (bootstrap_port or 0) + LINK_PORT_OFFSET
+    return port if bootstrap_port and port <= 65535 else 0
 
 
 def check_address(address: str) -> None:

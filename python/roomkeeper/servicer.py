@@ -61,6 +61,15 @@ class Servicer:
         """
         return self._core.listen(address)
 
+    def listen_link(self, address: str) -> int:
+        """Where a prefill takes room links: TCP, a listener of their own, before ``start``.
+
+        Without a token or mutual TLS an address that other hosts can reach becomes 127.0.0.1, with
+        a warning. Returns the port. Raises ServicerError when it cannot be bound, or the link is
+        off.
+        """
+        return self._core.listen_link(address)
+
     def start(self) -> None:
         """Serves. NOT_SERVING until ``state("ready")``."""
         self._core.start()

@@ -37,13 +37,18 @@ static rk_leg *leg_new(const rk_ledger *ledger, const rk_leg_spec *spec, uint64_
         leg->room = *spec->room;
     /* Room 0 is the warm-up's, with the engine's fake host: it is nobody's, so it can be shared. */
     leg->paired = spec->room && spec->room->room != 0 && ledger->options.role != RK_ROLE_NULL;
-    leg->linked = spec->linked && rk_waits_for_kv(ledger, leg);
+    uint32_t peer = spec->peer < ledger->options.peers ? spec->peer : 0;
+    leg->linked =
+        spec->linked && rk_waits_for_kv(ledger, leg) && (peer == 0 || ledger->peers[peer] != RK_PEER_ABSENT);
+    leg->peer = peer;
+    leg->bound = leg->linked && ledger->peers[peer] == RK_PEER_UP;
     rk_list_init(&leg->all);
     rk_list_init(&leg->line);
     rk_list_init(&leg->timer);
     rk_list_init(&leg->transfer);
     rk_list_init(&leg->releasing);
     rk_list_init(&leg->pending);
+    rk_list_init(&leg->telling);
     return leg;
 }
 
@@ -159,8 +164,7 @@ static int refuse(rk_ledger *ledger, rk_leg *leg, uint64_t now, rk_cause cause, 
     } else if (cause != RK_CAUSE_DUPLICATE_ROOM) {   /* that room is another leg's, and lives */
         rk_tell_refusal(ledger, leg, now);
     }
-    if (leg->todo == 0)
-        free(leg);
+    rk_free_if_gone(leg);
     return 0;
 }
 
@@ -207,9 +211,12 @@ static bool take_announced(rk_ledger *ledger, rk_leg *leg, bool *admitted) {
     if (!note)
         return false;
     *admitted = note->admitted;
+    uint32_t peer = note->peer;
     rk_notes_remove(&ledger->announced, note);
     leg->linked = true;
     leg->twin_seen = true;
+    leg->bound = true;
+    leg->peer = peer;
     return true;
 }
 
@@ -287,4 +294,21 @@ int rk_ledger_arrive(rk_ledger *ledger, uint64_t now, const rk_leg_spec *spec, r
     int result = leg ? arrive(ledger, now, spec, leg, verdict) : -ENOMEM;
     rk_ledger_leave(ledger, fx);
     return result;
+}
+
+void rk_ledger_turned_away(rk_ledger *ledger, uint64_t now, const rk_room *room, bool linked, uint32_t peer,
+                           rk_cause cause, rk_effects *fx) {
+    rk_leg_spec spec = {.request_id = "", .room = room, .n = 1, .linked = linked, .peer = peer};
+    rk_ledger_enter(ledger);
+    rk_leg *leg = leg_new(ledger, &spec, now);
+    bool told = leg && !room_taken(ledger, leg); /* a live leg's room is that leg's */
+    if (leg) {
+        leg->cause = cause;
+        leg->gone = true;
+    }
+    if (told)
+        rk_tell_refusal(ledger, leg, now);
+    if (leg)
+        rk_free_if_gone(leg);
+    rk_ledger_leave(ledger, fx);
 }

@@ -21,6 +21,7 @@ static void check_leg(const rk_ledger *ledger, const rk_leg *leg) {
     assert(claimed <= leg->open);
     assert(rk_map_get(ledger->by_handle, leg->handle) == leg);
     assert((leg->todo != 0) == rk_list_linked(&leg->pending));
+    assert((leg->tells != 0) == rk_list_linked(&leg->telling));
     assert(!leg->handed_off || leg->ever_submitted);
     assert(!leg->in_ids || rk_bmap_get(ledger->by_id, leg->request_id, leg->request_id_bytes) == leg);
     assert(leg->in_ids == (leg->newer == NULL));

@@ -1,6 +1,4 @@
 /* From what is noted on legs to the caller's list of effects. */
-#include <stdlib.h>
-
 #include "rooms/ledger.h"
 
 static bool full(rk_effects *fx) {
@@ -21,6 +19,7 @@ static rk_effect *add(rk_effects *fx, rk_effect_kind kind, const rk_leg *leg) {
     effect->code = leg->code;
     effect->retry = leg->retry;
     effect->ever_submitted = leg->ever_submitted;
+    effect->peer = leg->peer;
     effect->room.host[0] = '\0';
     effect->room.port = 0;
     effect->room.room = 0;
@@ -117,7 +116,28 @@ void rk_flush(rk_ledger *ledger, rk_effects *fx) {
         if (!flush_leg(ledger, leg, fx))
             return;
         rk_list_remove(&leg->pending);
-        if (leg->gone)
-            free(leg);
+        rk_free_if_gone(leg);
+    }
+}
+
+/* False: the list is full and the leg has more. */
+static bool flush_tells_of(const rk_ledger *ledger, rk_leg *leg, rk_effects *fx) {
+    while (leg->tells) {
+        unsigned what = leg->tells & (~leg->tells + 1); /* the lowest bit: they are in order */
+        if (full(fx))
+            return false;
+        flush_one(ledger, leg, what, fx);
+        leg->tells &= ~what;
+    }
+    return true;
+}
+
+void rk_flush_tells(rk_ledger *ledger, rk_effects *fx) {
+    while (!rk_list_empty(&ledger->tells)) {
+        rk_leg *leg = RK_CONTAINER(ledger->tells.next, rk_leg, telling);
+        if (!flush_tells_of(ledger, leg, fx))
+            return;
+        rk_list_remove(&leg->telling);
+        rk_free_if_gone(leg);
     }
 }

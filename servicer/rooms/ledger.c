@@ -12,6 +12,7 @@ void rk_ledger_enter(rk_ledger *ledger) {
 
 void rk_ledger_leave(rk_ledger *ledger, rk_effects *fx) {
     rk_flush(ledger, fx);
+    fx->tells |= !rk_list_empty(&ledger->tells);
     rk_ledger_check_locked(ledger);
     (void)pthread_mutex_unlock(&ledger->lock);
 }
@@ -26,14 +27,19 @@ static int init(rk_ledger *ledger, const rk_ledger_options *options) {
     ledger->options = *options;
     if (ledger->options.ranks == 0)
         ledger->options.ranks = 1;
+    if (ledger->options.peers == 0)
+        ledger->options.peers = 1;
     rk_list_init(&ledger->legs);
+    rk_list_init(&ledger->tells);
     rk_list_init(&ledger->transfers);
     rk_list_init(&ledger->pending);
     for (int timer = 0; timer < RK_TIMERS; timer++)
         rk_list_init(&ledger->timers[timer]);
-    int result = rk_notes_init(&ledger->tombstones, options->tombstones, options->tombstone_ms);
-    if (rk_notes_init(&ledger->announced, options->announced, options->twin_ms) < 0)
+    const rk_ledger_options *o = &ledger->options;
+    int result = rk_notes_init(&ledger->tombstones, o->tombstones, o->tombstone_ms, o->peers, o->peer_rooms);
+    if (rk_notes_init(&ledger->announced, o->announced, o->twin_ms, o->peers, o->peer_rooms) < 0)
         result = -ENOMEM;
+    ledger->peers = calloc(o->peers, sizeof *ledger->peers);
     ledger->by_handle = rk_map_new();
     ledger->by_id = rk_bmap_new();
     ledger->by_room = rk_bmap_new();
@@ -42,7 +48,8 @@ static int init(rk_ledger *ledger, const rk_ledger_options *options) {
         rk_list_init(&ledger->ranks[i].line);
         rk_list_init(&ledger->ranks[i].releasing);
     }
-    return ledger->by_handle && ledger->by_id && ledger->by_room && ledger->ranks ? result : -ENOMEM;
+    return ledger->by_handle && ledger->by_id && ledger->by_room && ledger->ranks && ledger->peers ? result
+                                                                                                   : -ENOMEM;
 }
 
 rk_ledger *rk_ledger_new(const rk_ledger_options *options) {
@@ -63,8 +70,13 @@ void rk_ledger_free(rk_ledger *ledger) {
         rk_leg *leg = RK_CONTAINER(ledger->pending.next, rk_leg, pending);
         rk_list_remove(&leg->pending);
         leg->todo = 0;
-        if (leg->gone)
-            free(leg);
+        rk_free_if_gone(leg);
+    }
+    while (!rk_list_empty(&ledger->tells)) {
+        rk_leg *leg = RK_CONTAINER(ledger->tells.next, rk_leg, telling);
+        rk_list_remove(&leg->telling);
+        leg->tells = 0;
+        rk_free_if_gone(leg);
     }
     while (!rk_list_empty(&ledger->legs)) {
         rk_leg *leg = RK_CONTAINER(ledger->legs.next, rk_leg, all);
@@ -79,6 +91,7 @@ void rk_ledger_free(rk_ledger *ledger) {
     rk_bmap_free(ledger->by_id);
     rk_bmap_free(ledger->by_room);
     free(ledger->ranks);
+    free(ledger->peers);
     (void)pthread_mutex_destroy(&ledger->lock);
     free(ledger);
 }
@@ -142,6 +155,12 @@ void rk_ledger_pump(rk_ledger *ledger, uint64_t now, rk_effects *fx) {
     (void)now;
     rk_ledger_enter(ledger);
     rk_ledger_leave(ledger, fx);
+}
+
+void rk_ledger_take_tells(rk_ledger *ledger, rk_effects *fx) {
+    rk_ledger_enter(ledger);
+    rk_flush_tells(ledger, fx);
+    (void)pthread_mutex_unlock(&ledger->lock);
 }
 
 /* ---- reading ---- */

@@ -20,6 +20,11 @@
 /* No link for so long, and so many legs in a row unannounced: nobody announces here, do not hold. */
 #define RK_LINK_GONE_MS 30000u
 #define RK_UNANNOUNCED_MAX 8u
+/* While decodes are linked and all of the last legs were announced, the next one's announcement is only late:
+ * it is waited for so many announce times more. One leg that nobody announced in the end, and so many must
+ * have been announced before that is believed again: part of the fleet does not speak the link. */
+#define RK_PATIENCE_MAX 3u
+#define RK_MISTRUST_LEGS 64u
 
 /* What a choice of a leg is to the engine. */
 enum {
@@ -48,6 +53,13 @@ enum {
     RK_TODO_TELL_QUIESCED = 1u << 11,
 };
 
+#define RK_TELLS                                                                                             \
+    (RK_TODO_TELL_OPENED | RK_TODO_TELL_ADMITTED | RK_TODO_TELL_SUBMITTED | RK_TODO_TELL_HANDED_OFF |        \
+     RK_TODO_TELL_ENDED | RK_TODO_TELL_QUIESCED)
+
+/* What a peer is to legs that name it. */
+typedef enum rk_peer_state { RK_PEER_ABSENT, RK_PEER_EXPECTED, RK_PEER_UP } rk_peer_state;
+
 typedef enum rk_timer {
     RK_TIMER_WAIT,     /* WAITING: wait_ms */
     RK_TIMER_ANNOUNCE, /* HELD, not announced: announce_ms */
@@ -66,17 +78,22 @@ typedef struct rk_leg {
     rk_list transfer;      /* in ledger->transfers from submission until handoff or release */
     rk_list releasing;     /* in its rank's releasing list while some slot is RELEASING */
     rk_list pending;       /* in ledger->pending while `todo` is not 0 */
+    rk_list telling;       /* in ledger->tells while `tells` is not 0 */
     uint64_t due;          /* of `timer`, ms */
     uint64_t transfer_due; /* of `transfer`, ms */
     uint64_t arrived;      /* ms */
     uint64_t released_at;  /* when the first slot went RELEASING, ms */
     rk_leg_state state;
     uint32_t rank;
-    bool pinned;    /* the client chose the rank */
-    bool paired;    /* a decode or prefill leg with a real room */
-    bool linked;    /* the twin's worker is told of this leg */
-    bool twin_seen; /* the twin has been announced */
-    bool twin_over; /* the twin has said that it has ended */
+    bool pinned;          /* the client chose the rank */
+    bool paired;          /* a decode or prefill leg with a real room */
+    bool linked;          /* the twin's worker is told of this leg */
+    bool twin_seen;       /* the twin has been announced */
+    bool twin_over;       /* the twin has said that it has ended */
+    bool twin_handed_off; /* prefill: the decode has said that it has the KV */
+    uint8_t patience;     /* prefill: announce times waited for already, beyond the first */
+    bool bound;           /* the twin's worker has been told of it while the link was up */
+    uint32_t peer;        /* the twin's worker; meaningful once linked */
     bool ever_submitted;
     bool handed_off;      /* stays true after the end */
     bool release_asked;   /* the release agent has been asked to end the room: not a second time */
@@ -89,6 +106,7 @@ typedef struct rk_leg {
     uint32_t open;        /* choices that are neither finished nor released */
     uint64_t tokens_each; /* KV tokens claimed per choice */
     unsigned todo;
+    unsigned tells; /* the RK_TELLS among what is to be done, when they are kept apart */
     rk_cause cause; /* of the end */
     rk_cause twin_cause;
     rk_code code;
@@ -121,6 +139,7 @@ typedef struct rk_note {
     bool admitted;  /* announced: the twin has been admitted */
     bool own;       /* tombstone: it was our leg that ended, before its twin was announced */
     rk_cause cause; /* tombstone: why it ended */
+    uint32_t peer;  /* who announced it or said that it ended; 0 for our own */
 } rk_note;
 
 typedef struct rk_notes {
@@ -129,7 +148,10 @@ typedef struct rk_notes {
     uint32_t count;
     uint32_t max;
     uint64_t keep_ms;
-    uint64_t dropped; /* oldest ones that had to go, since start */
+    uint64_t dropped;  /* oldest ones that had to go, since start */
+    uint32_t *of_peer; /* how many are whose, by peer */
+    uint32_t peers;
+    uint32_t peer_max; /* 0: no limit; peer 0, which is also us, has none */
 } rk_notes;
 
 struct rk_ledger {
@@ -143,6 +165,9 @@ struct rk_ledger {
     rk_list timers[RK_TIMERS];
     rk_list transfers;
     rk_list pending;
+    rk_list tells;
+    uint8_t *peers; /* rk_peer_state of each */
+    uint32_t peers_up;
     rk_rank *ranks;
     rk_notes tombstones;
     rk_notes announced;
@@ -150,6 +175,7 @@ struct rk_ledger {
     uint64_t link_seen;   /* last sign of a link, ms; starts with the first arrival */
     bool link_known;      /* link_seen has a value */
     uint32_t unannounced; /* legs in a row that nobody announced */
+    uint32_t mistrust;    /* legs to be announced before another is waited for patiently */
     rk_ledger_counts counts;
 };
 
@@ -166,6 +192,9 @@ bool rk_gated(const rk_ledger *ledger);
 void rk_set_state(rk_ledger *ledger, rk_leg *leg, rk_leg_state state);
 void rk_todo(rk_ledger *ledger, rk_leg *leg, unsigned what);
 void rk_tell(rk_ledger *ledger, rk_leg *leg, unsigned what); /* only if linked */
+void rk_untodo(rk_leg *leg, unsigned what);                  /* what makes no sense any more */
+/* Frees a leg that is in no map any more, once nothing of it is pending. */
+void rk_free_if_gone(rk_leg *leg);
 bool rk_fits(const rk_ledger *ledger, const rk_rank *rank, const rk_leg *leg);
 /* Claims and admits; the leg is in no line any more. */
 void rk_admit(rk_ledger *ledger, rk_leg *leg, uint64_t now);
@@ -202,12 +231,17 @@ void rk_unlist(rk_ledger *ledger, rk_leg *leg); /* out of all maps; the leg is t
 /* ---- twins.c ---- */
 
 /* Told of a room without a leg of its own; lost when memory is out, as a frame may be. */
-void rk_tell_room(rk_ledger *ledger, const rk_room *room, unsigned what, rk_cause cause);
+void rk_tell_room(rk_ledger *ledger, uint32_t peer, const rk_room *room, unsigned what, rk_cause cause);
 /* A prefill leg ends before its twin was announced: whoever announces it is told. */
 void rk_remember_end(rk_ledger *ledger, const rk_leg *leg, uint64_t now);
 /* A leg refused at arrival: its twin is told, its room ended in a prefill's engine. The leg must be `gone`.
  */
 void rk_tell_refusal(rk_ledger *ledger, rk_leg *leg, uint64_t now);
+
+/* What the other end of a link must know of a leg that it has not heard of, or may have forgotten. */
+void rk_tell_state(rk_ledger *ledger, rk_leg *leg);
+/* The decode's slot may go: nobody writes into its pages any more. */
+void rk_release_room(rk_ledger *ledger, rk_leg *leg, uint64_t now);
 
 /* ---- timers.c ---- */
 
@@ -218,11 +252,11 @@ void rk_tick(rk_ledger *ledger, uint64_t now);
 
 /* ---- notes.c: rooms without a leg ---- */
 
-int rk_notes_init(rk_notes *notes, uint32_t max, uint64_t keep_ms);
+int rk_notes_init(rk_notes *notes, uint32_t max, uint64_t keep_ms, uint32_t peers, uint32_t peer_max);
 void rk_notes_free(rk_notes *notes);
 rk_note *rk_notes_find(const rk_notes *notes, const rk_room *room);
-/* Makes or finds it. NULL: none are kept, or out of memory. */
-rk_note *rk_notes_add(rk_notes *notes, const rk_room *room, uint64_t now);
+/* Makes or finds it. NULL: none are kept, this peer has its share, or out of memory. */
+rk_note *rk_notes_add(rk_notes *notes, uint32_t peer, const rk_room *room, uint64_t now);
 void rk_notes_remove(rk_notes *notes, rk_note *note);
 void rk_notes_expire(rk_notes *notes, uint64_t now);
 
@@ -234,6 +268,8 @@ size_t rk_room_key(const rk_room *room, uint8_t key[RK_ROOM_KEY_MAX]);
 
 /* Copies what is pending into the list, as far as it goes. */
 void rk_flush(rk_ledger *ledger, rk_effects *fx);
+/* The same for what twins are to be told. */
+void rk_flush_tells(rk_ledger *ledger, rk_effects *fx);
 
 /* ---- names.c ---- */
 

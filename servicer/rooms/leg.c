@@ -26,9 +26,28 @@ void rk_set_state(rk_ledger *ledger, rk_leg *leg, rk_leg_state state) {
 }
 
 void rk_todo(rk_ledger *ledger, rk_leg *leg, unsigned what) {
-    if (leg->todo == 0)
+    unsigned tells = ledger->options.tells_apart ? what & RK_TELLS : 0;
+    what &= ~tells;
+    if (what && leg->todo == 0)
         rk_list_push_back(&ledger->pending, &leg->pending);
+    if (tells && leg->tells == 0)
+        rk_list_push_back(&ledger->tells, &leg->telling);
     leg->todo |= what;
+    leg->tells |= tells;
+}
+
+void rk_untodo(rk_leg *leg, unsigned what) {
+    leg->todo &= ~what;
+    leg->tells &= ~what;
+    if (leg->todo == 0)
+        rk_list_remove(&leg->pending);
+    if (leg->tells == 0)
+        rk_list_remove(&leg->telling);
+}
+
+void rk_free_if_gone(rk_leg *leg) {
+    if (leg->gone && leg->todo == 0 && leg->tells == 0)
+        free(leg);
 }
 
 void rk_tell(rk_ledger *ledger, rk_leg *leg, unsigned what) {
@@ -169,8 +188,7 @@ static void drop(rk_ledger *ledger, rk_leg *leg) {
     rk_list_remove(&leg->releasing);
     rk_unlist(ledger, leg);
     leg->gone = true;
-    if (leg->todo == 0)
-        free(leg);
+    rk_free_if_gone(leg);
 }
 
 /* ---- the engine lets go ---- */
@@ -307,11 +325,9 @@ static void note_end(rk_ledger *ledger, rk_leg *leg, rk_cause cause) {
 
 /* What was noted and not carried out yet, and makes no sense after the end. */
 static void forget_todo(rk_leg *leg, bool wire) {
-    leg->todo &= ~(unsigned)RK_TODO_ADMIT;
+    rk_untodo(leg, RK_TODO_ADMIT);
     for (uint32_t i = 0; wire && i < leg->n; i++) /* the whole stream ends: no choice by itself */
         leg->choices[i] &= (uint8_t)~RK_CHOICE_END_DUE;
-    if (leg->todo == 0)
-        rk_list_remove(&leg->pending);
 }
 
 /* The engine has the leg: its slots are RELEASING until it has let go. */

@@ -25,9 +25,7 @@ int rk_ledger_begin_submit(rk_ledger *ledger, uint64_t now, uint64_t handle, rk_
 }
 
 static void take_back_submission(rk_ledger *ledger, rk_leg *leg) {
-    leg->todo &= ~(unsigned)(RK_TODO_TELL_SUBMITTED | RK_TODO_CHOICES);
-    if (leg->todo == 0)
-        rk_list_remove(&leg->pending);
+    rk_untodo(leg, RK_TODO_TELL_SUBMITTED | RK_TODO_CHOICES);
     rk_list_remove(&leg->transfer);
     leg->ever_submitted = false;
     for (uint32_t i = 0; i < leg->n; i++) {

@@ -51,7 +51,13 @@ static void fire(rk_ledger *ledger, rk_leg *leg, rk_timer timer, uint64_t now) {
         rk_end(ledger, leg, now, RK_CAUSE_WAIT_TIMEOUT, RK_STOP_NONE, true);
         return;
     case RK_TIMER_ANNOUNCE: /* nobody speaks for it: served as without a link */
+        if (ledger->peers_up > 0 && ledger->mistrust == 0 && leg->patience < RK_PATIENCE_MAX) {
+            leg->patience++;
+            rk_timer_set(ledger, leg, RK_TIMER_ANNOUNCE, now);
+            return;
+        }
         ledger->unannounced++;
+        ledger->mistrust = RK_MISTRUST_LEGS;
         rk_admit(ledger, leg, now);
         return;
     case RK_TIMER_HELD:

@@ -26,21 +26,23 @@ void rk_ledger_link_seen(rk_ledger *ledger, uint64_t now) {
 
 /* ---- rooms without a leg ---- */
 
-void rk_tell_room(rk_ledger *ledger, const rk_room *room, unsigned what, rk_cause cause) {
+void rk_tell_room(rk_ledger *ledger, uint32_t peer, const rk_room *room, unsigned what, rk_cause cause) {
     rk_leg *bearer = calloc(1, sizeof *bearer);
     if (!bearer)
         return;
     bearer->room = *room;
+    bearer->peer = peer;
     bearer->cause = cause;
     bearer->gone = true;
     rk_list_init(&bearer->pending);
+    rk_list_init(&bearer->telling);
     rk_todo(ledger, bearer, what);
 }
 
 void rk_remember_end(rk_ledger *ledger, const rk_leg *leg, uint64_t now) {
     if (!ledger->options.linked || leg->twin_seen)
         return;
-    rk_note *stone = rk_notes_add(&ledger->tombstones, &leg->room, now);
+    rk_note *stone = rk_notes_add(&ledger->tombstones, 0, &leg->room, now);
     if (!stone)
         return;
     stone->own = true;
@@ -54,6 +56,7 @@ void rk_tell_refusal(rk_ledger *ledger, rk_leg *leg, uint64_t now) {
     if (note) {
         leg->linked = true;
         leg->twin_seen = true;
+        leg->peer = note->peer;
         rk_notes_remove(&ledger->announced, note);
     }
     rk_tell(ledger, leg, RK_TODO_TELL_ENDED);
@@ -65,8 +68,7 @@ void rk_tell_refusal(rk_ledger *ledger, rk_leg *leg, uint64_t now) {
 
 /* ---- the twin is there ---- */
 
-/* The twin's worker knows nothing of this leg yet. */
-static void tell_state(rk_ledger *ledger, rk_leg *leg) {
+void rk_tell_state(rk_ledger *ledger, rk_leg *leg) {
     bool prefill = ledger->options.role == RK_ROLE_PREFILL;
     unsigned what = RK_TODO_TELL_OPENED;
     if (leg->state == RK_LEG_ENDED)
@@ -80,17 +82,20 @@ static void tell_state(rk_ledger *ledger, rk_leg *leg) {
     rk_todo(ledger, leg, what);
 }
 
-static void meet(rk_ledger *ledger, rk_leg *leg, uint64_t now) {
+static void meet(rk_ledger *ledger, rk_leg *leg, uint32_t peer, uint64_t now) {
     if (leg->twin_seen)
         return;
     leg->twin_seen = true;
     if (!leg->linked) {
         leg->linked = true;
-        tell_state(ledger, leg);
+        leg->bound = true;
+        leg->peer = peer;
+        rk_tell_state(ledger, leg);
     }
-    if (leg->state == RK_LEG_HELD)
+    if (leg->state == RK_LEG_HELD) {
         rk_timer_set(ledger, leg, RK_TIMER_HELD, now);
-    else if (leg->state == RK_LEG_ADMITTED || leg->state == RK_LEG_SUBMITTED)
+        ledger->mistrust -= ledger->mistrust > 0 ? 1 : 0;
+    } else if (leg->state == RK_LEG_ADMITTED || leg->state == RK_LEG_SUBMITTED)
         rk_timer_stop(leg); /* no longer missing */
 }
 
@@ -101,54 +106,88 @@ static void forget_stone(rk_ledger *ledger, const rk_room *room) {
         rk_notes_remove(&ledger->tombstones, stone);
 }
 
-/* A room of which there is no leg here: not yet, or no more. */
-static void note_announced(rk_ledger *ledger, const rk_room *room, uint64_t now, bool admitted) {
+/* A room of which there is no leg here: not yet, or no more. False: not remembered. */
+static bool note_announced(rk_ledger *ledger, uint32_t peer, const rk_room *room, uint64_t now,
+                           bool admitted) {
     rk_note *stone = rk_notes_find(&ledger->tombstones, room);
     if (stone) {
         bool own = stone->own;
         rk_cause cause = stone->cause;
+        if (!own && stone->peer != peer)
+            return false;
         rk_notes_remove(&ledger->tombstones, stone);
         if (own) {
-            rk_tell_room(ledger, room, RK_TODO_TELL_ENDED, cause);
-            return;
+            rk_tell_room(ledger, peer, room, RK_TODO_TELL_ENDED, cause);
+            return true;
         }
     }
-    rk_note *note = rk_notes_add(&ledger->announced, room, now);
-    if (note && admitted)
-        note->admitted = true;
+    rk_note *note = rk_notes_add(&ledger->announced, peer, room, now);
+    if (!note || note->peer != peer)
+        return false;
+    note->admitted |= admitted;
+    return true;
 }
 
-static void twin_is_there(rk_ledger *ledger, uint64_t now, const rk_room *room, bool admitted) {
-    if (!ledger->options.enabled)
-        return;
+/* Is the room another peer's? One of which no peer has spoken is anybody's. */
+static bool is_others(const rk_leg *leg, uint32_t peer) {
+    return leg->linked && leg->peer != peer;
+}
+
+/* Does this peer have a say? Nothing that it said before it was lost counts afterwards. */
+static bool may_speak(const rk_ledger *ledger, uint32_t peer) {
+    return ledger->options.enabled && peer < ledger->options.peers &&
+           (peer == 0 || ledger->peers[peer] == RK_PEER_UP);
+}
+
+static bool twin_is_there(rk_ledger *ledger, uint64_t now, uint32_t peer, const rk_room *room,
+                          bool admitted) {
+    if (!may_speak(ledger, peer))
+        return false;
     link_seen(ledger, now);
     rk_leg *leg = leg_of(ledger, room);
-    if (!leg) {
-        note_announced(ledger, room, now, admitted);
-        return;
-    }
-    meet(ledger, leg, now);
+    if (!leg)
+        return note_announced(ledger, peer, room, now, admitted);
+    if (is_others(leg, peer))
+        return false;
+    meet(ledger, leg, peer, now);
     forget_stone(ledger, room);
     if (admitted && leg->state == RK_LEG_HELD)
         rk_admit(ledger, leg, now);
+    return true;
 }
 
-void rk_ledger_twin_announced(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_effects *fx) {
+bool rk_ledger_twin_announced(rk_ledger *ledger, uint64_t now, uint32_t peer, const rk_room *room,
+                              rk_effects *fx) {
     rk_ledger_enter(ledger);
-    twin_is_there(ledger, now, room, false);
+    bool taken = twin_is_there(ledger, now, peer, room, false);
     rk_ledger_leave(ledger, fx);
+    return taken;
 }
 
-void rk_ledger_twin_admitted(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_effects *fx) {
+bool rk_ledger_twin_admitted(rk_ledger *ledger, uint64_t now, uint32_t peer, const rk_room *room,
+                             rk_effects *fx) {
     rk_ledger_enter(ledger);
-    twin_is_there(ledger, now, room, true);
+    bool taken = twin_is_there(ledger, now, peer, room, true);
     rk_ledger_leave(ledger, fx);
+    return taken;
+}
+
+bool rk_ledger_twin_handed_off(rk_ledger *ledger, uint64_t now, uint32_t peer, const rk_room *room,
+                               rk_effects *fx) {
+    rk_ledger_enter(ledger);
+    rk_leg *leg = leg_of(ledger, room); /* most often it has ended before this is said */
+    bool taken = may_speak(ledger, peer) && (!leg || !is_others(leg, peer));
+    if (leg && taken) {
+        meet(ledger, leg, peer, now);
+        leg->twin_handed_off = rk_submitted(leg);
+    }
+    rk_ledger_leave(ledger, fx);
+    return taken;
 }
 
 /* ---- the twin has ended ---- */
 
-/* The decode's slot may go: nobody writes into its pages any more. */
-static void release_room(rk_ledger *ledger, rk_leg *leg, uint64_t now) {
+void rk_release_room(rk_ledger *ledger, rk_leg *leg, uint64_t now) {
     if (leg->release_asked || leg->handed_off)
         return;
     leg->release_asked = true;
@@ -179,58 +218,84 @@ static void decode_twin_ended(rk_ledger *ledger, rk_leg *leg, uint64_t now, rk_c
         rk_end(ledger, leg, now, RK_CAUSE_TWIN_ENDED, RK_STOP_LATER, true); /* not `had`: it is gone now */
     }
     if (had && !ever_submitted)
-        release_room(ledger, leg, now);
+        rk_release_room(ledger, leg, now);
 }
 
-static void prefill_twin_ended(rk_ledger *ledger, rk_leg *leg, uint64_t now, rk_cause cause) {
+static void prefill_twin_ended(rk_ledger *ledger, rk_leg *leg, uint32_t peer, uint64_t now, rk_cause cause) {
     leg->twin_over = true;
     forget_stone(ledger, &leg->room);
-    if (cause == RK_CAUSE_COMPLETED || leg->state == RK_LEG_ENDED || leg->state == RK_LEG_HANDED_OFF)
+    if (cause == RK_CAUSE_COMPLETED || leg->state == RK_LEG_ENDED || leg->state == RK_LEG_HANDED_OFF ||
+        leg->twin_handed_off)
         return;
     leg->twin_seen = true;
     leg->linked = true;
+    leg->peer = peer;
     twin_code(leg, cause);
     rk_end(ledger, leg, now, RK_CAUSE_TWIN_ENDED, RK_STOP_ABORT, true);
+}
+
+/* A tombstone for the leg that may come late. False: not remembered. */
+static bool bury(rk_ledger *ledger, uint32_t peer, const rk_room *room, uint64_t now, rk_cause cause) {
+    rk_note *stone = rk_notes_add(&ledger->tombstones, peer, room, now);
+    if (stone)
+        stone->cause = cause;
+    return stone != NULL;
 }
 
 /* It ended before our leg came, or after it went. An end *because we ended* is the latter: the room has had
  * both its legs. A decode that waits for its prefill's quiet is told that there is none: the stone keeps it
  * so. */
-static void legless_twin_ended(rk_ledger *ledger, const rk_room *room, uint64_t now, rk_cause cause) {
+static bool legless_twin_ended(rk_ledger *ledger, uint32_t peer, const rk_room *room, uint64_t now,
+                               rk_cause cause) {
     rk_note *announced = rk_notes_find(&ledger->announced, room);
+    if (announced && announced->peer != peer)
+        return false;
     if (announced)
         rk_notes_remove(&ledger->announced, announced);
     if (cause == RK_CAUSE_COMPLETED)
-        return;
+        return true;
     rk_note *stone = rk_notes_find(&ledger->tombstones, room);
     bool both_were_here = cause == RK_CAUSE_TWIN_ENDED || (stone && stone->own);
     if (both_were_here)
         forget_stone(ledger, room);
-    else if (stone || (stone = rk_notes_add(&ledger->tombstones, room, now)) != NULL)
-        stone->cause = cause;
-    else
-        return; /* not remembered, so a leg that comes late would run: nothing can be promised */
+    else if (!bury(ledger, peer, room, now, cause))
+        return false; /* a leg that comes late would run: nothing can be promised */
     if (ledger->options.role == RK_ROLE_PREFILL)
-        rk_tell_room(ledger, room, RK_TODO_TELL_QUIESCED, cause);
+        rk_tell_room(ledger, peer, room, RK_TODO_TELL_QUIESCED, cause);
+    return true;
 }
 
-void rk_ledger_twin_ended(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_cause cause,
+static bool twin_ended(rk_ledger *ledger, uint64_t now, uint32_t peer, const rk_room *room, rk_cause cause,
+                       bool ever_submitted) {
+    if (!may_speak(ledger, peer))
+        return false;
+    rk_leg *leg = leg_of(ledger, room);
+    if (!leg)
+        return legless_twin_ended(ledger, peer, room, now, cause);
+    if (is_others(leg, peer))
+        return false;
+    if (ledger->options.role == RK_ROLE_DECODE)
+        decode_twin_ended(ledger, leg, now, cause, ever_submitted);
+    else
+        prefill_twin_ended(ledger, leg, peer, now, cause);
+    return true;
+}
+
+bool rk_ledger_twin_ended(rk_ledger *ledger, uint64_t now, uint32_t peer, const rk_room *room, rk_cause cause,
                           bool ever_submitted, rk_effects *fx) {
     rk_ledger_enter(ledger);
-    rk_leg *leg = ledger->options.enabled ? leg_of(ledger, room) : NULL;
-    if (leg && ledger->options.role == RK_ROLE_DECODE)
-        decode_twin_ended(ledger, leg, now, cause, ever_submitted);
-    else if (leg)
-        prefill_twin_ended(ledger, leg, now, cause);
-    else if (ledger->options.enabled)
-        legless_twin_ended(ledger, room, now, cause);
+    bool taken = twin_ended(ledger, now, peer, room, cause, ever_submitted);
     rk_ledger_leave(ledger, fx);
+    return taken;
 }
 
-void rk_ledger_twin_quiesced(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_effects *fx) {
+bool rk_ledger_twin_quiesced(rk_ledger *ledger, uint64_t now, uint32_t peer, const rk_room *room,
+                             rk_effects *fx) {
     rk_ledger_enter(ledger);
-    rk_leg *leg = ledger->options.enabled ? leg_of(ledger, room) : NULL;
-    if (leg && ledger->options.role == RK_ROLE_DECODE && leg->state == RK_LEG_ENDED)
-        release_room(ledger, leg, now);
+    rk_leg *leg = leg_of(ledger, room);
+    bool taken = may_speak(ledger, peer) && (!leg || !is_others(leg, peer));
+    if (leg && taken && ledger->options.role == RK_ROLE_DECODE && leg->state == RK_LEG_ENDED)
+        rk_release_room(ledger, leg, now);
     rk_ledger_leave(ledger, fx);
+    return taken;
 }

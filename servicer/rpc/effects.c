@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "rpc/generate.h"
+#include "rpc/links.h"
 
 rk_generate *rk_calls_find(rk_servicer *servicer, uint64_t handle) {
     (void)pthread_mutex_lock(&servicer->calls_lock);
@@ -72,7 +73,7 @@ static void run_one(rk_servicer *servicer, const rk_effect *effect, rk_poller *s
     case RK_FX_TELL_HANDED_OFF:
     case RK_FX_TELL_ENDED:
     case RK_FX_TELL_QUIESCED:
-        return; /* frames of the room link, which this release does not open */
+        return; /* they are kept apart: see rk_peers_tell */
     }
 }
 
@@ -82,8 +83,12 @@ void rk_effects_run(rk_servicer *servicer, rk_effects *fx, rk_poller *self) {
             run_one(servicer, &fx->items[i], self);
         fx->count = 0;
         if (!fx->more)
-            return;
+            break;
         fx->more = false;
         rk_ledger_pump(servicer->ledger, rk_now_ms(), fx);
     }
+    bool tells = fx->tells;
+    fx->tells = false;
+    if (tells && servicer->links)
+        rk_peers_tell(servicer->links->peers, rk_now_ms());
 }

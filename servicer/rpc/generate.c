@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "rpc/links.h"
 
 /* Chunks that may wait for the reader one by one; past that the last one grows instead. */
 #define MARKS_MAX 64
@@ -290,10 +291,18 @@ static void end_by_effect(rk_generate *g, const rk_effect *effect) {
 }
 
 static void log_end(rk_generate *g, const rk_effect *effect) {
-    rk_log_event(&g->call.servicer->log, RK_LOG_INFO, "leg ended",
+    rk_servicer *servicer = g->call.servicer;
+    static const char *const roles[] = {"null", "prefill", "decode"};
+    char peer[RK_ROOM_HOST_MAX + 8] = "";
+    if (servicer->links)
+        rk_peers_address(servicer->links->peers, effect->peer, peer);
+    bool twins = effect->cause == RK_CAUSE_TWIN_ENDED;
+    rk_log_event(&servicer->log, RK_LOG_INFO, "leg ended",
                  RK_FIELD_TEXT("request", g->request->request_id.data),
                  RK_FIELD_INT("room", g->request->has_bootstrap ? g->request->bootstrap_room : -1),
+                 RK_FIELD_TEXT("role", roles[servicer->rooms.role]), RK_FIELD_TEXT("peer", peer),
                  RK_FIELD_TEXT("cause", rk_cause_name(effect->cause)),
+                 RK_FIELD_TEXT("twin_cause", twins ? rk_cause_name(effect->twin_cause) : ""),
                  RK_FIELD_TEXT("code", rk_code_name(effect->code)));
 }
 
@@ -535,10 +544,47 @@ void rk_generate_end_choice(rk_generate *g, uint32_t choice, rk_poller *self) {
 
 /* ---- arrival ---- */
 
+static void room_of(const rk_request *request, rk_room *room) {
+    size_t length = request->bootstrap_host.bytes;
+    if (length >= sizeof room->host)
+        length = sizeof room->host - 1;
+    for (size_t i = 0; i < length; i++) {
+        char c = request->bootstrap_host.data[i];
+        room->host[i] = (char)(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+    }
+    room->host[length] = '\0';
+    room->port = request->bootstrap_port;
+    room->room = request->bootstrap_room;
+}
+
+/* The peer that has the other leg; 0: nobody whom we could tell. */
+static uint32_t peer_of(const rk_generate *g, const rk_room *room) {
+    const rk_servicer *servicer = g->call.servicer;
+    if (!servicer->links || !g->request->has_bootstrap || room->room == 0)
+        return 0;
+    return rk_peers_of_room(servicer->links->peers, rk_now_ms(), room);
+}
+
+/* Refused before it reached the ledger; the other leg would wait for it. */
+static void tell_twin(rk_generate *g) {
+    rk_servicer *servicer = g->call.servicer;
+    if (!servicer->links || !g->request->has_bootstrap)
+        return;
+    rk_room room;
+    room_of(g->request, &room);
+    uint32_t peer = peer_of(g, &room);
+    rk_cause cause = atomic_load(&servicer->draining) ? RK_CAUSE_DRAIN : RK_CAUSE_ENGINE_DEAD;
+    rk_effects fx;
+    rk_effects_clear(&fx);
+    rk_ledger_turned_away(servicer->ledger, rk_now_ms(), &room, peer != 0, peer, cause, &fx);
+    rk_effects_run(servicer, &fx, g->call.poller);
+}
+
 static bool refuse_state(rk_generate *g) {
     rk_servicer *servicer = g->call.servicer;
     if (rk_is_serving(servicer))
         return false;
+    tell_twin(g);
     rk_engine_view view;
     rk_engine_look(servicer, rk_now_ms(), &view);
     rk_status status;
@@ -558,19 +604,6 @@ static bool refuse_state(rk_generate *g) {
                             view.silent_ms, servicer->config.stall_seconds);
     set_end(g, &status, false);
     return true;
-}
-
-static void room_of(const rk_request *request, rk_room *room) {
-    size_t length = request->bootstrap_host.bytes;
-    if (length >= sizeof room->host)
-        length = sizeof room->host - 1;
-    for (size_t i = 0; i < length; i++) {
-        char c = request->bootstrap_host.data[i];
-        room->host[i] = (char)(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
-    }
-    room->host[length] = '\0';
-    room->port = request->bootstrap_port;
-    room->room = request->bootstrap_room;
 }
 
 static void refuse(rk_generate *g, const rk_verdict *verdict) {
@@ -607,6 +640,7 @@ static void arrive(rk_generate *g) {
         return;
     }
     g->in_table = true;
+    uint32_t peer = g->request->has_bootstrap ? peer_of(g, &room) : 0;
     rk_leg_spec spec = {
         .handle = g->handle,
         .request_id = g->request->request_id.data,
@@ -615,6 +649,8 @@ static void arrive(rk_generate *g) {
         .n = g->request->n,
         .prompt_tokens = g->request->input_count,
         .rank = g->request->has_rank ? g->request->rank : -1,
+        .linked = peer != 0,
+        .peer = peer,
     };
     rk_verdict verdict;
     rk_effects fx;

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "rpc/generate.h"
+#include "rpc/links.h"
 
 void rk_engine_look(rk_servicer *servicer, uint64_t now, rk_engine_view *view) {
     (void)pthread_mutex_lock(&servicer->engine_lock);

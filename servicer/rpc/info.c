@@ -6,7 +6,7 @@
 
 #include "base/arena.h"
 #include "base/clock.h"
-#include "rpc/internal.h"
+#include "rpc/links.h"
 
 struct rk_info {
     rk_worker_info info; /* points into the arena and to the two values */
@@ -192,13 +192,66 @@ static bool add_ranks(rk_servicer *servicer, rk_value *map, uint64_t now) {
     return false;
 }
 
+#define PEERS_SHOWN 256
+
+static rk_value *peer_map(const rk_peer_row *row) {
+    rk_value *map = rk_value_map();
+    bool ok = map && set_text(map, "name", row->name) && set_text(map, "address", row->address) &&
+              set_text(map, "instance", row->instance) && set_text(map, "version", row->release) &&
+              set_text(map, "state", rk_peer_phase_name(row->phase)) &&
+              set_text(map, "engine", rk_link_engine_name(row->engine)) &&
+              set_bool(map, "release", row->releases) && set_text(map, "why", row->why) &&
+              set_number(map, "since_ms", (double)row->since_ms) &&
+              set_number(map, "links", (double)row->ups) && set_number(map, "told", (double)row->told) &&
+              set_number(map, "heard", (double)row->heard) &&
+              set_number(map, "refused", (double)row->refused);
+    if (ok)
+        return map;
+    rk_value_free(map);
+    return NULL;
+}
+
+static bool add_peers(rk_value *map, const rk_peer_row *rows, uint32_t count) {
+    rk_value *peers = rk_value_list();
+    bool ok = peers != NULL;
+    for (uint32_t i = 0; ok && i < count; i++)
+        ok = rk_value_append(peers, peer_map(&rows[i])) == 0;
+    if (ok)
+        return rk_value_set(map, "peers", peers) == 0;
+    rk_value_free(peers);
+    return false;
+}
+
+/* The room link: who is there, and what has been refused. */
+static bool add_links(const rk_servicer *servicer, rk_value *map, uint64_t now) {
+    rk_peer_row *rows = calloc(PEERS_SHOWN, sizeof *rows);
+    rk_value *links = rk_value_map();
+    rk_peers_counts counts = {0};
+    uint32_t known = 0;
+    bool ok = rows && links;
+    if (ok && servicer->links)
+        known = rk_peers_read(servicer->links->peers, now, &counts, rows, PEERS_SHOWN);
+    ok = ok && set_text(links, "listening", servicer->links ? servicer->links->address : "") &&
+         set_number(links, "up", counts.up) && set_number(links, "known", counts.known) &&
+         set_number(links, "lost", (double)counts.lost) && set_number(links, "dials", (double)counts.dials) &&
+         set_number(links, "dials_failed", (double)counts.dials_failed) &&
+         set_number(links, "streams_refused", (double)counts.streams_refused) &&
+         set_number(links, "rooms_refused", (double)counts.rooms_refused) &&
+         add_peers(links, rows, known < PEERS_SHOWN ? known : PEERS_SHOWN);
+    free(rows);
+    if (ok)
+        return rk_value_set(map, "links", links) == 0;
+    rk_value_free(links);
+    return false;
+}
+
 static bool fill(rk_servicer *servicer, rk_value *map, uint64_t now) {
     static const char *const roles[] = {"null", "prefill", "decode"};
     rk_ledger_counts counts;
     rk_ledger_read(servicer->ledger, &counts);
     return set_text(map, "version", rk_version()) && set_text(map, "role", roles[servicer->rooms.role]) &&
            set_bool(map, "rooms", servicer->rooms.enabled) && set_bool(map, "link", servicer->rooms.linked) &&
-           set_bool(map, "release", servicer->ops->release_room != NULL) &&
+           add_links(servicer, map, now) && set_bool(map, "release", servicer->ops->release_room != NULL) &&
            set_number(map, "window", servicer->rooms.window) &&
            set_number(map, "waiting_places", servicer->rooms.waiting_places) &&
            set_number(map, "held_places", servicer->rooms.held_places) && add_engine(servicer, map, now) &&
@@ -208,6 +261,7 @@ static bool fill(rk_servicer *servicer, rk_value *map, uint64_t now) {
            add_causes(map, "refused", counts.refused) && add_causes(map, "ended", counts.ended) &&
            set_number(map, "stranded", (double)counts.stranded) &&
            set_number(map, "tombstones", counts.tombstones) &&
+           set_number(map, "announced", counts.announced) &&
            set_number(map, "open_streams", (double)atomic_load(&servicer->open_generates)) &&
            set_bool(map, "draining", counts.draining);
 }

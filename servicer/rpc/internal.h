@@ -46,6 +46,7 @@ typedef struct rk_poller rk_poller;
 typedef struct rk_call rk_call;
 typedef struct rk_acceptor rk_acceptor;
 typedef struct rk_connection rk_connection;
+struct rk_links;
 
 /* The tag of a completion: what to run on the poller when it arrives. */
 typedef struct rk_tag {
@@ -243,6 +244,7 @@ struct rk_servicer {
     void **registered;      /* gRPC core's handles of them */
     size_t method_count;
     rk_acceptor *acceptor;
+    struct rk_links *links; /* NULL: no room of this worker is ever linked */
     rk_list unix_paths;
 
     pthread_rwlock_t gate;

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "rpc/internal.h"
+#include "rpc/links.h"
 
 void rk_poller_post_local(rk_poller *poller, rk_post *post) {
     post->node.next = NULL;
@@ -133,8 +133,9 @@ void rk_pollers_stop(rk_servicer *servicer) {
 typedef struct rk_accept {
     rk_tag tag;
     rk_servicer *servicer;
+    grpc_server *server;
     const rk_method_def *method; /* NULL: any method that is not registered */
-    size_t index;                /* of the method, in servicer->registered */
+    void *registered;            /* gRPC core's handle of it */
     grpc_call *call;
     grpc_byte_buffer *payload;
     gpr_timespec deadline;
@@ -153,26 +154,27 @@ static void accept_free(rk_accept *accept) {
     free(accept);
 }
 
-static int accept_arm(rk_servicer *servicer, rk_poller *poller, const rk_method_def *method, size_t index) {
+static int accept_arm(rk_servicer *servicer, rk_poller *poller, grpc_server *server,
+                      const rk_method_def *method, void *registered) {
     rk_accept *accept = calloc(1, sizeof *accept);
     if (!accept)
         return -ENOMEM;
     accept->tag.run = accepted;
     accept->servicer = servicer;
+    accept->server = server;
     accept->method = method;
-    accept->index = index;
+    accept->registered = registered;
     grpc_metadata_array_init(&accept->metadata);
     grpc_call_error result;
     RK_HANDS_OVER(&accept->tag);
     if (method) {
-        result = grpc_server_request_registered_call(servicer->server, servicer->registered[index],
-                                                     &accept->call, &accept->deadline, &accept->metadata,
-                                                     method->reads_itself ? NULL : &accept->payload,
-                                                     poller->queue, poller->queue, &accept->tag);
+        result = grpc_server_request_registered_call(
+            server, registered, &accept->call, &accept->deadline, &accept->metadata,
+            method->reads_itself ? NULL : &accept->payload, poller->queue, poller->queue, &accept->tag);
     } else {
         grpc_call_details_init(&accept->details);
-        result = grpc_server_request_call(servicer->server, &accept->call, &accept->details,
-                                          &accept->metadata, poller->queue, poller->queue, &accept->tag);
+        result = grpc_server_request_call(server, &accept->call, &accept->details, &accept->metadata,
+                                          poller->queue, poller->queue, &accept->tag);
     }
     if (result != GRPC_CALL_OK) {
         accept_free(accept);
@@ -239,7 +241,7 @@ static void accepted(rk_tag *tag, rk_poller *poller, bool ok) {
         accept_free(accept);
         return;
     }
-    if (accept_arm(servicer, poller, accept->method, accept->index) == -ENOMEM)
+    if (accept_arm(servicer, poller, accept->server, accept->method, accept->registered) == -ENOMEM)
         rk_log_event(&servicer->log, RK_LOG_ERROR, "out of memory: a method is served by one poller less",
                      RK_FIELD_TEXT("method", accept->method ? accept->method->path : "(unknown)"));
     size_t size = accept->method ? accept->method->call_size : sizeof(rk_call);
@@ -264,11 +266,21 @@ static void accepted(rk_tag *tag, rk_poller *poller, bool ok) {
 int rk_accept_all(rk_servicer *servicer) {
     for (unsigned p = 0; p < servicer->poller_count; p++) {
         for (size_t m = 0; m < servicer->method_count; m++) {
-            int result = accept_arm(servicer, &servicer->pollers[p], &servicer->methods[m], m);
+            int result = accept_arm(servicer, &servicer->pollers[p], servicer->server, &servicer->methods[m],
+                                    servicer->registered[m]);
             if (result < 0)
                 return result;
         }
-        int result = accept_arm(servicer, &servicer->pollers[p], NULL, 0);
+        int result = accept_arm(servicer, &servicer->pollers[p], servicer->server, NULL, NULL);
+        if (result < 0)
+            return result;
+    }
+    if (servicer->links && servicer->links->listening) {
+        rk_links *links = servicer->links;
+        int result =
+            accept_arm(servicer, &servicer->pollers[0], links->server, &rk_link_method, links->registered);
+        if (result == 0)
+            result = accept_arm(servicer, &servicer->pollers[0], links->server, NULL, NULL);
         if (result < 0)
             return result;
     }

@@ -19,7 +19,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "rpc/internal.h"
+#include "rpc/links.h"
 
 #define DEFAULT_MESSAGE_BYTES ((size_t)256 * 1024 * 1024)
 #define LAST_WORDS_MS 1000 /* a stop waits so long for statuses to reach clients that read */
@@ -61,7 +61,10 @@ static rk_ledger_options ledger_options(const rk_config *config, const rk_worker
         .role = info->role,
         .enabled = config->rooms,
         .gate_aggregated = config->gate_aggregated,
-        .linked = false, /* the room link is not part of this release */
+        /* A prefill is as soon as it listens for links. */
+        .linked = config->rooms && config->link && info->role == RK_ROLE_DECODE,
+        .tells_apart = true,
+        .peers = (uint32_t)config->links + 1,
         .ranks = info->ranks ? info->ranks : 1,
         .window = window,
         .kv_tokens = config->kv_tokens >= 0 ? (uint64_t)config->kv_tokens : info->kv_tokens,
@@ -79,6 +82,7 @@ static rk_ledger_options ledger_options(const rk_config *config, const rk_worker
         .tombstone_ms = ms_of(config->tombstone_seconds),
         .tombstones = 65536,
         .announced = 65536,
+        .peer_rooms = 16384,
     };
     return options;
 }
@@ -250,6 +254,10 @@ rk_servicer *rk_servicer_new(const rk_config *config, const rk_worker_info *info
         rk_servicer_free(servicer);
         return NULL;
     }
+    if (rk_links_new(servicer, error) < 0) {
+        rk_servicer_free(servicer);
+        return NULL;
+    }
     if (servicer->rooms.window == 0 && servicer->config.rooms && info->role == RK_ROLE_DECODE)
         rk_log_event(&servicer->log, RK_LOG_WARNING,
                      "the running window is not known (max_num_seqs): nothing is gated; set --room-window",
@@ -342,6 +350,28 @@ static int split_address(const char *address, char host[256], char port[8], char
     return 0;
 }
 
+static bool wants_tls(const rk_config *config) {
+    return config->tls_cert[0] || config->tls_key[0] || config->tls_client_ca[0];
+}
+
+/* By gRPC core's own listener: a socket that we have accepted cannot be given to TLS. */
+static int listen_tls(rk_servicer *servicer, const char *host, const char *port, char error[RK_ERROR_MAX]) {
+    grpc_server_credentials *credentials = rk_server_credentials(&servicer->config, error);
+    if (!credentials)
+        return -EINVAL;
+    char address[280];
+    (void)snprintf(address, sizeof address, strchr(host, ':') ? "[%s]:%s" : "%s:%s",
+                   host[0] ? host : "0.0.0.0", port);
+    int bound = grpc_server_add_http2_port(servicer->server, address, credentials);
+    grpc_server_credentials_release(credentials);
+    if (bound)
+        return bound;
+    (void)snprintf(error, RK_ERROR_MAX,
+                   "cannot listen on %s with TLS: is the port taken, or do certificate and key not fit?",
+                   address);
+    return -EADDRINUSE;
+}
+
 int rk_servicer_listen(rk_servicer *servicer, const char *address, char error[RK_ERROR_MAX]) {
     if (foreign(servicer))
         return refuse_child(error);
@@ -357,7 +387,24 @@ int rk_servicer_listen(rk_servicer *servicer, const char *address, char error[RK
     int result = split_address(address, host, port, error);
     if (result < 0)
         return result;
+    if (wants_tls(&servicer->config))
+        return listen_tls(servicer, host, port, error);
     return rk_acceptor_listen(servicer->acceptor, host, port, address, error);
+}
+
+int rk_servicer_listen_link(rk_servicer *servicer, const char *address, char error[RK_ERROR_MAX]) {
+    if (foreign(servicer))
+        return refuse_child(error);
+    if (servicer->life != RK_LIFE_NEW || !servicer->links) {
+        (void)snprintf(error, RK_ERROR_MAX, "cannot listen for room links on %s: %s", address,
+                       servicer->links ? "the servicer has already been started"
+                                       : "the link is off (--rooms, --room-link, or a worker without pairs)");
+        return -EINVAL;
+    }
+    char host[256];
+    char port[8];
+    int result = split_address(address, host, port, error);
+    return result < 0 ? result : rk_links_listen(servicer, host, port, address, error);
 }
 
 int rk_servicer_start(rk_servicer *servicer, char error[RK_ERROR_MAX]) {
@@ -368,6 +415,8 @@ int rk_servicer_start(rk_servicer *servicer, char error[RK_ERROR_MAX]) {
         return -EINVAL;
     }
     grpc_server_start(servicer->server);
+    if (servicer->links && servicer->links->listening)
+        grpc_server_start(servicer->links->server);
     servicer->life = RK_LIFE_RUNNING;
     int result = rk_accept_all(servicer);
     if (result == 0)
@@ -461,20 +510,38 @@ static void shut_down(rk_tag *tag, rk_poller *poller, bool ok) {
     atomic_store(&((rk_shutdown *)tag)->pending, 0);
 }
 
+/* The link-only server, if it was ever made, is shut down like the other one. */
+static void shut_down_links(rk_servicer *servicer, rk_shutdown *shutdown) {
+    atomic_init(&shutdown->pending, 0);
+    if (!servicer->links || !servicer->links->server)
+        return;
+    atomic_store(&shutdown->pending, 1);
+    RK_HANDS_OVER(&shutdown->tag);
+    grpc_server_shutdown_and_notify(servicer->links->server, servicer->pollers[0].queue, &shutdown->tag);
+}
+
 static void stop_server(rk_servicer *servicer) {
     rk_shutdown shutdown = {.tag.run = shut_down};
+    rk_shutdown links = {.tag.run = shut_down};
     atomic_init(&shutdown.pending, 1);
     RK_HANDS_OVER(&shutdown.tag);
     grpc_server_shutdown_and_notify(servicer->server, servicer->pollers[0].queue, &shutdown.tag);
+    shut_down_links(servicer, &links);
     if (!servicer->pollers[0].started) { /* a start that failed: nobody polls */
         rk_pollers_stop(servicer);
         return;
     }
-    if (!wait_until_zero(&servicer->live_calls, LAST_WORDS_MS))
+    if (!wait_until_zero(&servicer->live_calls, LAST_WORDS_MS)) {
         grpc_server_cancel_all_calls(servicer->server);
+        if (servicer->links)
+            rk_peers_abandon(servicer->links->peers);
+    }
+    if (atomic_load(&links.pending))
+        grpc_server_cancel_all_calls(servicer->links->server);
     if (!wait_until_zero(&shutdown.pending, LAST_WORDS_MS)) /* a client that answers no farewell */
         rk_acceptor_hang_up(servicer->acceptor);
-    while (atomic_load(&shutdown.pending) || atomic_load(&servicer->live_calls) > 0) {
+    while (atomic_load(&shutdown.pending) || atomic_load(&links.pending) ||
+           atomic_load(&servicer->live_calls) > 0) {
         nap();
         end_open_calls(servicer); /* questions and legs of calls that came in at the last moment */
     }
@@ -496,6 +563,10 @@ void rk_servicer_stop(rk_servicer *servicer) {
         rk_servicer_drain(servicer);
         rk_acceptor_stop(servicer->acceptor);
         end_open_calls(servicer);
+        if (servicer->links) {
+            rk_peers_stop(servicer->links->peers, rk_now_ms());
+            rk_dialler_close(servicer->links->dialler);
+        }
         stop_server(servicer);
         rk_acceptor_drop(
             servicer->acceptor); /* a stopped servicer may live on for long, without descriptors */
@@ -524,8 +595,12 @@ static void destroy_server(rk_servicer *servicer) {
         rk_shutdown shutdown = {.tag.run = shut_down};
         atomic_init(&shutdown.pending, 1);
         grpc_server_shutdown_and_notify(servicer->server, servicer->pollers[0].queue, &shutdown.tag);
+        rk_shutdown links = {.tag.run = shut_down};
+        shut_down_links(servicer, &links);
         rk_pollers_stop(servicer);
     }
+    if (servicer->links && servicer->links->server)
+        grpc_server_destroy(servicer->links->server);
     grpc_server_destroy(servicer->server);
 }
 
@@ -534,6 +609,7 @@ void rk_servicer_free(rk_servicer *servicer) {
         return;
     rk_servicer_stop(servicer);
     destroy_server(servicer);
+    rk_links_free(servicer);
     remove_unix_paths(servicer);
     rk_acceptor_free(servicer->acceptor);
     free(servicer->pollers);

@@ -30,25 +30,25 @@ static uint64_t arrive_unlinked(rk_ledger *ledger, uint64_t now, int64_t room) {
 static void announced(rk_ledger *l, uint64_t now, int64_t number) {
     rk_room room = room_of(number);
     rk_effects_clear(&fx);
-    rk_ledger_twin_announced(l, now, &room, &fx);
+    (void)rk_ledger_twin_announced(l, now, 0, &room, &fx);
 }
 
 static void admitted(rk_ledger *l, uint64_t now, int64_t number) {
     rk_room room = room_of(number);
     rk_effects_clear(&fx);
-    rk_ledger_twin_admitted(l, now, &room, &fx);
+    (void)rk_ledger_twin_admitted(l, now, 0, &room, &fx);
 }
 
 static void ended(rk_ledger *l, uint64_t now, int64_t number, rk_cause cause, bool ever_submitted) {
     rk_room room = room_of(number);
     rk_effects_clear(&fx);
-    rk_ledger_twin_ended(l, now, &room, cause, ever_submitted, &fx);
+    (void)rk_ledger_twin_ended(l, now, 0, &room, cause, ever_submitted, &fx);
 }
 
 static void quiesced(rk_ledger *l, uint64_t now, int64_t number) {
     rk_room room = room_of(number);
     rk_effects_clear(&fx);
-    rk_ledger_twin_quiesced(l, now, &room, &fx);
+    (void)rk_ledger_twin_quiesced(l, now, 0, &room, &fx);
 }
 
 /* ---- refusals reach the twin ---- */

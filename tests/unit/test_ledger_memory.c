@@ -68,13 +68,13 @@ static void disturb(rk_ledger *ledger, uint64_t now, uint64_t handle, unsigned *
         rk_ledger_cancel(ledger, now, handle, RK_CAUSE_CLIENT_CANCEL, fx);
         break;
     case 4:
-        rk_ledger_twin_announced(ledger, now, &room, fx);
+        (void)rk_ledger_twin_announced(ledger, now, 0, &room, fx);
         break;
     case 5:
-        rk_ledger_twin_ended(ledger, now, &room, RK_CAUSE_CLIENT_CANCEL, pick(seed, 2), fx);
+        (void)rk_ledger_twin_ended(ledger, now, 0, &room, RK_CAUSE_CLIENT_CANCEL, pick(seed, 2), fx);
         break;
     case 6:
-        rk_ledger_twin_quiesced(ledger, now, &room, fx);
+        (void)rk_ledger_twin_quiesced(ledger, now, 0, &room, fx);
         break;
     default:
         rk_ledger_tick(ledger, now, fx);

@@ -318,20 +318,20 @@ static void do_twin(world *w, rk_effects *fx) {
     switch (pick(w, 6)) {
     case 0:
     case 1:
-        rk_ledger_twin_announced(w->ledger, w->now, &room, fx);
+        (void)rk_ledger_twin_announced(w->ledger, w->now, 0, &room, fx);
         model_announced(w->m, w->now, number, false);
         return;
     case 2:
     case 3:
-        rk_ledger_twin_admitted(w->ledger, w->now, &room, fx);
+        (void)rk_ledger_twin_admitted(w->ledger, w->now, 0, &room, fx);
         model_announced(w->m, w->now, number, true);
         return;
     case 4:
-        rk_ledger_twin_ended(w->ledger, w->now, &room, cause, ever_submitted, fx);
+        (void)rk_ledger_twin_ended(w->ledger, w->now, 0, &room, cause, ever_submitted, fx);
         model_twin_ended(w->m, w->now, number, cause, ever_submitted);
         return;
     default:
-        rk_ledger_twin_quiesced(w->ledger, w->now, &room, fx);
+        (void)rk_ledger_twin_quiesced(w->ledger, w->now, 0, &room, fx);
         model_twin_quiesced(w->m, w->now, number);
         return;
     }

@@ -172,10 +172,10 @@ static void meddle_once(meddler *m, rk_effects *fx) {
         (void)rk_ledger_abort(m->ledger, now, "id3", 3, fx);
         break;
     case 7:
-        rk_ledger_twin_announced(m->ledger, now, &room, fx);
+        (void)rk_ledger_twin_announced(m->ledger, now, 0, &room, fx);
         break;
     case 8:
-        rk_ledger_twin_ended(m->ledger, now, &room, RK_CAUSE_ENGINE_ERROR, pick(m, 2), fx);
+        (void)rk_ledger_twin_ended(m->ledger, now, 0, &room, RK_CAUSE_ENGINE_ERROR, pick(m, 2), fx);
         break;
     case 9:
         rk_ledger_tick(m->ledger, now, fx);

@@ -20,25 +20,25 @@ static uint64_t arrive(rk_ledger *ledger, uint64_t now, int64_t room) {
 static void announced(rk_ledger *l, uint64_t now, int64_t number) {
     rk_room room = room_of(number);
     rk_effects_clear(&fx);
-    rk_ledger_twin_announced(l, now, &room, &fx);
+    (void)rk_ledger_twin_announced(l, now, 0, &room, &fx);
 }
 
 static void admitted(rk_ledger *l, uint64_t now, int64_t number) {
     rk_room room = room_of(number);
     rk_effects_clear(&fx);
-    rk_ledger_twin_admitted(l, now, &room, &fx);
+    (void)rk_ledger_twin_admitted(l, now, 0, &room, &fx);
 }
 
 static void ended(rk_ledger *l, uint64_t now, int64_t number, rk_cause cause, bool ever_submitted) {
     rk_room room = room_of(number);
     rk_effects_clear(&fx);
-    rk_ledger_twin_ended(l, now, &room, cause, ever_submitted, &fx);
+    (void)rk_ledger_twin_ended(l, now, 0, &room, cause, ever_submitted, &fx);
 }
 
 static void quiesced(rk_ledger *l, uint64_t now, int64_t number) {
     rk_room room = room_of(number);
     rk_effects_clear(&fx);
-    rk_ledger_twin_quiesced(l, now, &room, &fx);
+    (void)rk_ledger_twin_quiesced(l, now, 0, &room, &fx);
 }
 
 /* ---- the prefill's side ---- */
@@ -392,17 +392,17 @@ static void storm(rk_role role, unsigned seed) {
             rk_ledger_aborted(l, now, handle, RK_LEDGER_ALL, &fx);
             break;
         case 9:
-            rk_ledger_twin_announced(l, now, &room, &fx);
+            (void)rk_ledger_twin_announced(l, now, 0, &room, &fx);
             break;
         case 10:
-            rk_ledger_twin_admitted(l, now, &room, &fx);
+            (void)rk_ledger_twin_admitted(l, now, 0, &room, &fx);
             break;
         case 11:
-            rk_ledger_twin_ended(l, now, &room, (rk_cause)(1 + pick(&seed, RK_CAUSES - 1)), pick(&seed, 2),
-                                 &fx);
+            (void)rk_ledger_twin_ended(l, now, 0, &room, (rk_cause)(1 + pick(&seed, RK_CAUSES - 1)),
+                                       pick(&seed, 2), &fx);
             break;
         case 12:
-            rk_ledger_twin_quiesced(l, now, &room, &fx);
+            (void)rk_ledger_twin_quiesced(l, now, 0, &room, &fx);
             break;
         default:
             now += pick(&seed, 40);

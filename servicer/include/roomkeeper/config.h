@@ -61,6 +61,29 @@ typedef enum rk_key_type {
       "a connection that says nothing for so long is closed")                                                \
     X(INT, pollers, 0, 0, 64, "", "threads", "threads that serve calls; 0: by the number of cores")          \
     X(BOOL, cork, true, 0, 1, "", "", "send the outputs of one engine step as one burst (plaintext TCP)")    \
+    X(BOOL, link, true, 0, 1, "", "",                                                                        \
+      "tell the twin's worker of each room over the room link; off serves every leg unlinked")               \
+    X(TEXT, peer, "", 0, 0, "", "",                                                                          \
+      "links opened at start, and where else than by default: BOOTSTRAP_HOST:PORT=HOST:PORT,…")              \
+    X(INT, peer_port, -1, -1, 65535, "", "port",                                                             \
+      "where a prefill listens for links; 0: nowhere; -1: its bootstrap port + 2000")                        \
+    X(TEXT, peer_allow, "", 0, 0, "", "",                                                                    \
+      "networks a decode may dial besides configured peers, as 10.0.0.0/8,…; empty: loopback and the "     \
+      "worker's own subnets")                                                                                \
+    X(TEXT, link_host, "", 0, 0, "", "", "address a prefill listens on for links; empty: the worker's host") \
+    X(INT, links, 256, 1, 1000, "", "links", "peers linked at a time")                                       \
+    X(INT, dials_per_second, 50, 1, 1000, "", "dials", "links a decode tries to open per second")            \
+    X(INT, heartbeat_ms, 500, 50, 60000, "", "ms", "a link that is silent for three of these is lost")       \
+    X(TEXT, link_token_file, "", 0, 0, "", "",                                                               \
+      "file of the secret that both ends of a link share; it is proved, never sent")                         \
+    X(TEXT, link_tls_cert, "", 0, 0, "", "", "a decode's client certificate for links, PEM")                 \
+    X(TEXT, link_tls_key, "", 0, 0, "", "", "its private key, PEM")                                          \
+    X(TEXT, link_tls_ca, "", 0, 0, "", "", "who may have signed a prefill's certificate, PEM; sets TLS on")  \
+    X(TEXT, link_tls_name, "", 0, 0, "", "", "the name in a prefill's certificate; empty: the host dialled") \
+    X(TEXT, tls_cert, "", 0, 0, "", "", "the worker's certificate, PEM; sets TLS on for every TCP listener") \
+    X(TEXT, tls_key, "", 0, 0, "", "", "its private key, PEM")                                               \
+    X(TEXT, tls_client_ca, "", 0, 0, "", "",                                                                 \
+      "who may have signed a client's certificate, PEM; clients without one are refused")                    \
     X(CHOICE, log_level, "info", 0, 0, "debug|info|warning|error", "", "what is logged")                     \
     X(CHOICE, log_format, "text", 0, 0, "text|json", "", "how it is logged")
 

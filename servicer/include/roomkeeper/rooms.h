@@ -82,6 +82,9 @@ typedef struct rk_ledger_options {
                                 duplicate ids are still refused */
     bool gate_aggregated;    /* role null: gate by the window too */
     bool linked;             /* hold prefill legs for their twin; false: submit at once, nobody announces */
+    bool tells_apart;        /* what twins are told comes from rk_ledger_take_tells, in the order in which it
+                                happened whoever carries effects out; false: among the effects */
+    uint32_t peers;          /* peers are 0 .. peers - 1; 0 counts as 1 */
     uint32_t ranks;          /* data-parallel ranks, >= 1 */
     uint32_t window;         /* slots per rank; 0: unknown, nothing is gated */
     uint64_t kv_tokens;      /* KV tokens per rank; 0: unknown, tokens are not gated */
@@ -97,6 +100,7 @@ typedef struct rk_ledger_options {
     uint64_t tombstone_ms;
     uint32_t tombstones; /* at most so many; the oldest goes */
     uint32_t announced;  /* rooms remembered before their leg; at most so many */
+    uint32_t peer_rooms; /* of either, so many from one peer; more are refused. 0: no such limit */
 } rk_ledger_options;
 
 /* A room's name. Host and port are the prefill's bootstrap server. */
@@ -114,8 +118,9 @@ typedef struct rk_leg_spec {
     const rk_room *room; /* copied; NULL: the leg has none */
     uint32_t n;          /* slots to claim, >= 1 */
     uint64_t prompt_tokens;
-    int32_t rank; /* pinned by the client; -1: the ledger chooses */
-    bool linked;  /* decode: there is a link to the twin's worker, so the twin will be announced */
+    int32_t rank;  /* pinned by the client; -1: the ledger chooses */
+    bool linked;   /* decode: there is a link to the twin's worker, so the twin will be announced */
+    uint32_t peer; /* that worker's number; 0 when there is only one. Not linked while it is absent */
 } rk_leg_spec;
 
 typedef enum rk_effect_kind {
@@ -148,13 +153,15 @@ typedef struct rk_effect {
     rk_code code;        /* RK_FX_END */
     bool retry;          /* RK_FX_END: worth retrying elsewhere or later: send pushback metadata */
     bool ever_submitted; /* RK_FX_TELL_ENDED */
+    uint32_t peer;       /* RK_FX_TELL_…: whom */
     rk_room room;        /* RK_FX_RELEASE_ROOM and RK_FX_TELL_… only */
 } rk_effect;
 
 #define RK_EFFECTS_MAX 48
 typedef struct rk_effects {
     size_t count;
-    bool more; /* the list was full: carry these out, clear, then call rk_ledger_pump */
+    bool more;  /* the list was full: carry these out, clear, then call rk_ledger_pump */
+    bool tells; /* rk_ledger_take_tells has something to give */
     rk_effect items[RK_EFFECTS_MAX];
 } rk_effects;
 
@@ -162,6 +169,7 @@ typedef struct rk_effects {
 static inline void rk_effects_clear(rk_effects *fx) {
     fx->count = 0;
     fx->more = false;
+    fx->tells = false;
 }
 
 /* What rk_ledger_arrive answers. */
@@ -192,6 +200,10 @@ RK_API uint64_t rk_ledger_new_handle(rk_ledger *ledger); /* 1, 2, …; never the
 /* 0 (see the verdict), or -ENOMEM: nothing was changed. */
 RK_API int rk_ledger_arrive(rk_ledger *ledger, uint64_t now, const rk_leg_spec *spec, rk_verdict *verdict,
                             rk_effects *fx) RK_MUST_CHECK;
+/* A leg with this room has been refused before it came here (the worker drains, its engine stalls): its twin
+ * is told, now or when it is announced. `linked` and `peer` as in rk_leg_spec. */
+RK_API void rk_ledger_turned_away(rk_ledger *ledger, uint64_t now, const rk_room *room, bool linked,
+                                  uint32_t peer, rk_cause cause, rk_effects *fx);
 /* Before the engine gets an admitted leg: 0, and it is SUBMITTED; -ECANCELED: it has ended, do not submit. */
 RK_API int rk_ledger_begin_submit(rk_ledger *ledger, uint64_t now, uint64_t handle,
                                   rk_effects *fx) RK_MUST_CHECK;
@@ -219,13 +231,43 @@ RK_API void rk_ledger_aborted(rk_ledger *ledger, uint64_t now, uint64_t handle, 
 /* The engine holds nothing of this leg any more (release agent, or proof that the writers are gone). */
 RK_API void rk_ledger_slot_released(rk_ledger *ledger, uint64_t now, uint64_t handle, rk_effects *fx);
 
-/* Room link. `room` as the twin's worker names it. */
-RK_API void rk_ledger_twin_announced(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_effects *fx);
-RK_API void rk_ledger_twin_admitted(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_effects *fx);
-RK_API void rk_ledger_twin_ended(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_cause cause,
-                                 bool ever_submitted, rk_effects *fx);
-RK_API void rk_ledger_twin_quiesced(rk_ledger *ledger, uint64_t now, const rk_room *room, rk_effects *fx);
+/* Room link. `room` as the twin's worker names it, `peer` that worker. False: refused, since the room is
+ * another peer's, or nothing more is remembered for this one, or it is not up (peer 0 always is). */
+RK_API bool rk_ledger_twin_announced(rk_ledger *ledger, uint64_t now, uint32_t peer, const rk_room *room,
+                                     rk_effects *fx);
+RK_API bool rk_ledger_twin_admitted(rk_ledger *ledger, uint64_t now, uint32_t peer, const rk_room *room,
+                                    rk_effects *fx);
+/* The decode has its KV: whatever happens to its worker now, the prefill is not disturbed. */
+RK_API bool rk_ledger_twin_handed_off(rk_ledger *ledger, uint64_t now, uint32_t peer, const rk_room *room,
+                                      rk_effects *fx);
+RK_API bool rk_ledger_twin_ended(rk_ledger *ledger, uint64_t now, uint32_t peer, const rk_room *room,
+                                 rk_cause cause, bool ever_submitted, rk_effects *fx);
+RK_API bool rk_ledger_twin_quiesced(rk_ledger *ledger, uint64_t now, uint32_t peer, const rk_room *room,
+                                    rk_effects *fx);
 
+/* The link itself. A peer begins absent: legs that name it are served unlinked.
+ * Expected: a link is being opened; decode legs that name the peer count as linked from now on. */
+RK_API void rk_ledger_peer_expected(rk_ledger *ledger, uint32_t peer);
+/* The link is up: all that the other side must know of this peer's rooms is told, again or for the first
+ * time. */
+RK_API void rk_ledger_peer_up(rk_ledger *ledger, uint64_t now, uint32_t peer, rk_effects *fx);
+/* It is gone, or the engine behind it stalls: legs that are not handed off end now. Expected from now on. */
+RK_API void rk_ledger_peer_lost(rk_ledger *ledger, uint64_t now, uint32_t peer, rk_effects *fx);
+/* Nobody speaks the link there: its legs go on unlinked. */
+RK_API void rk_ledger_peer_absent(rk_ledger *ledger, uint64_t now, uint32_t peer, rk_effects *fx);
+/* The peers are one worker with two names: legs of `from` are `to`'s from now on, and are told if that is up.
+ */
+RK_API void rk_ledger_peer_folded(rk_ledger *ledger, uint64_t now, uint32_t from, uint32_t to,
+                                  rk_effects *fx);
+/* Proof that nothing of the worker that was linked last can write any more: slots of ended legs are released.
+ */
+RK_API void rk_ledger_writers_gone(rk_ledger *ledger, uint64_t now, uint32_t peer, rk_effects *fx);
+/* With options.tells_apart: what twins are to be told, in order; one thread at a time. `more` as elsewhere:
+ * call again. */
+RK_API void rk_ledger_take_tells(rk_ledger *ledger, rk_effects *fx);
+
+/* Whether decodes can announce rooms here at all (options.linked), before the first leg arrives. */
+RK_API void rk_ledger_set_linked(rk_ledger *ledger, bool linked);
 /* A link to some decode lives: held legs may still be announced. Announcements count too; the link calls this
  * with its heartbeats. */
 RK_API void rk_ledger_link_seen(rk_ledger *ledger, uint64_t now);

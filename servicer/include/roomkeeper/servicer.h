@@ -1,8 +1,8 @@
 /* The servicer: a gRPC server in this process that keeps the engine's rooms.
  *
- * Life: rk_servicer_new → rk_servicer_listen (once or more) → rk_servicer_start → … → rk_servicer_drain →
- * rk_servicer_stop → rk_servicer_free. Several servicers in one process are fine. In a forked child every
- * function refuses (-EPERM) or does nothing.
+ * Life: rk_servicer_new → rk_servicer_listen (once or more), rk_servicer_listen_link → rk_servicer_start → …
+ * → rk_servicer_drain → rk_servicer_stop → rk_servicer_free. Several servicers in one process are fine. In a
+ * forked child every function refuses (-EPERM) or does nothing.
  */
 #ifndef ROOMKEEPER_SERVICER_H
 #define ROOMKEEPER_SERVICER_H
@@ -56,6 +56,10 @@ RK_API rk_servicer *rk_servicer_new(const rk_config *config, const rk_worker_inf
 /* "host:port", "[v6]:port", "unix:/path". Port 0: any free one. Returns the port (0 for unix:) or -errno with
  * one line in `error`. Before start only. */
 RK_API int rk_servicer_listen(rk_servicer *servicer, const char *address, char error[RK_ERROR_MAX]);
+/* Where a prefill takes room links: a listener of their own. As rk_servicer_listen, TCP only. Without a token
+ * or mutual TLS an address that others can reach becomes 127.0.0.1, with a warning. -EINVAL where the link is
+ * off. */
+RK_API int rk_servicer_listen_link(rk_servicer *servicer, const char *address, char error[RK_ERROR_MAX]);
 RK_API int rk_servicer_start(rk_servicer *servicer, char error[RK_ERROR_MAX]);
 /* Live: reported by GetModelInfo from now on. Any thread. */
 RK_API void rk_servicer_set_weight_version(rk_servicer *servicer, const char *version);
