@@ -30,7 +30,7 @@ static inline bool rk_list_linked(const rk_list *node) {
 static inline void rk_list_push_back(rk_list *head, rk_list *node) {
     node->prev = head->prev;
     node->next = head;
-    head->prev->next = node;
+    head->prev->next = node; /* NOLINT(clang-analyzer-core.NullDereference): as above */
     head->prev = node;
 }
 

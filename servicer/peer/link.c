@@ -430,18 +430,16 @@ void rk_link_received(rk_peers *peers, uint64_t now, rk_link *link, const uint8_
     rk_effects_clear(&fx);
     rk_peers_enter(peers);
     link->heard_ms = now;
+    /* What comes after the end is not read, nor what only a later release knows. */
+    bool read = link->phase != RK_LINK_OVER && (code != RK_OK || frame.kind != RK_FRAME_NONE);
     bool rooms = false;
-    if (link->phase == RK_LINK_OVER)
-        ; /* what comes after the end is not read */
-    else if (code != RK_OK)
+    if (read && code != RK_OK)
         refuse(peers, now, link, code, status.text, &fx);
-    else if (frame.kind == RK_FRAME_NONE)
-        ; /* of a later release */
-    else if (!is_expected(link, frame.kind))
+    else if (read && !is_expected(link, frame.kind))
         refuse(peers, now, link, RK_FAILED_PRECONDITION, "its frames are out of order", &fx);
-    else if (frame.kind == RK_FRAME_ROOMS)
+    else if (read && frame.kind == RK_FRAME_ROOMS)
         rooms = true;
-    else
+    else if (read)
         take_frame(peers, link, now, &frame, &fx);
     rk_peers_leave(peers, &fx);
     if (rooms)

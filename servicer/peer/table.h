@@ -20,7 +20,7 @@
 /* A peer that may be forgotten when the table is full: gone for so long. */
 #define RK_FORGET_MS 60000u
 /* Rooms gathered for one frame, and frames that wait for a reader. */
-#define RK_CHUNK_BYTES (256u * 1024u)
+#define RK_CHUNK_BYTES ((size_t)256 * 1024)
 #define RK_CHUNKS_MAX 64u
 /* Heartbeats missed in a row that a link survives, and the one that it does not. */
 #define RK_BEATS_MISSED 3u

@@ -10,7 +10,7 @@
 #include "base/cleanup.h"
 #include "rpc/links.h"
 
-#define PEM_MAX (1024 * 1024)
+#define PEM_MAX ((size_t)1024 * 1024)
 
 static char *refuse(char error[RK_ERROR_MAX], const char *key, const char *path, const char *why) {
     (void)snprintf(error, RK_ERROR_MAX, "%s is %.200s, %s", key, path, why);
