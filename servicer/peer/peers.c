@@ -282,10 +282,12 @@ void rk_peer_dial_ended(rk_peers *peers, rk_peer *peer, uint64_t now, rk_dial_en
     peer->failures++;
     peer->next_dial_ms = peer->known || peer->configured ? now + pause_after(peer, now) : UINT64_MAX;
     bool was_lost = peer->phase == RK_PEER_IS_LOST;
+    uint64_t lost_for = rk_since(now, peer->lost_ms);
+    if (was_lost && lost_for < (end == RK_DIAL_REFUSED ? RK_GONE_MS : RK_LOST_MOST_MS))
+        return; /* it may be frozen, cut off, or just ending: no proof, and no reason to go on without it yet
+                 */
     if (was_lost && end == RK_DIAL_REFUSED)
         rk_ledger_writers_gone(peers->ledger, now, number, fx);
-    if (was_lost && end != RK_DIAL_REFUSED && rk_since(now, peer->lost_ms) < RK_LOST_MOST_MS)
-        return; /* it may be frozen, or cut off: no proof, and no reason to go on without it yet */
     rk_peer_move(peer, RK_PEER_IS_ABSENT, now);
     rk_ledger_peer_absent(peers->ledger, now, number, fx);
     say_why(peers, peer, why);

@@ -15,6 +15,9 @@
 /* One that never was (and is configured), or has been gone for RK_RECENT_MS, to this. */
 #define RK_DIAL_MOST_MS 30000u
 #define RK_RECENT_MS 600000u
+/* A host that refuses the connection is proof that the worker is gone, but its scheduler processes end a moment
+ * after it: so long after the loss nothing of it writes any more. */
+#define RK_GONE_MS 250u
 /* A lost peer that has not come back for so long is served without. */
 #define RK_LOST_MOST_MS 30000u
 /* A peer that may be forgotten when the table is full: gone for so long. */
