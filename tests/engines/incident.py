@@ -8,12 +8,13 @@ A pair takes 0.4 s, so 64 of them need 6.4 s at least. One JSON line a run:
 
 python-servicer    smg-grpc-servicer
 rooms-off          roomkeeper that serves as the incumbent does
-rooms-on           rooms on, a line for all, and longer patience in it than the prefill's deadline has
-rooms-on-scaled    a line for all, with the default patience of 30 s at the same scale: 0.6 s
-rooms-on-retried   the same, and a client that does what a gateway does with a refusal: it ends the other leg and
+rooms-on           rooms on, a line for all, and longer patience in it than the prefill's deadline has; the workers linked
+rooms-only         the same without the link
+rooms-only-scaled  a line for all, with the default patience of 30 s at the same scale: 0.6 s
+rooms-only-retried the same, and a client that does what a gateway does with a refusal: it ends the other leg and
                    tries again with a new room after the pushback
-rooms-strict       no line (--room-waiting 0), and that client
-rooms-on-gated     as rooms-on, and a client that keeps to the reported window, as a single gateway does
+rooms-only-strict  no line (--room-waiting 0), and that client
+rooms-only-gated   as rooms-only, and a client that keeps to the reported window, as a single gateway does
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ ENGINE = {
 DEADLINE = ("--room-transfer-seconds", "6")
 PATIENT = (*DEADLINE, "--room-wait-seconds", "60")
 SCALED = (*DEADLINE, "--room-wait-seconds", "0.6")
+UNLINKED = ("--room-link", "off")
 
 
 class Run(NamedTuple):
@@ -66,10 +68,11 @@ RUNS = {
     "python-servicer": Run(PYTHON_SERVICER),
     "rooms-off": Run(ROOMKEEPER, ("--rooms", "off")),
     "rooms-on": Run(ROOMKEEPER, PATIENT, line=True),
-    "rooms-on-scaled": Run(ROOMKEEPER, SCALED, line=True),
-    "rooms-on-retried": Run(ROOMKEEPER, SCALED, line=True, retried=True),
-    "rooms-strict": Run(ROOMKEEPER, (*DEADLINE, "--room-waiting", "0"), retried=True),
-    "rooms-on-gated": Run(ROOMKEEPER, PATIENT, line=True, gated=True),
+    "rooms-only": Run(ROOMKEEPER, (*PATIENT, *UNLINKED), line=True),
+    "rooms-only-scaled": Run(ROOMKEEPER, (*SCALED, *UNLINKED), line=True),
+    "rooms-only-retried": Run(ROOMKEEPER, (*SCALED, *UNLINKED), line=True, retried=True),
+    "rooms-only-strict": Run(ROOMKEEPER, (*DEADLINE, *UNLINKED, "--room-waiting", "0"), retried=True),
+    "rooms-only-gated": Run(ROOMKEEPER, (*PATIENT, *UNLINKED), line=True, gated=True),
 }
 #: A refused pair is tried again so often at most.
 ATTEMPTS = 100

@@ -11,7 +11,20 @@ PAIRS = 24
 NEEDED_S, LOST_S = 0.5, 6.0
 
 
-@pytest.mark.parametrize("run", ["rooms-on-retried", "rooms-strict"])
+def test_with_the_link_no_pair_fails_and_no_slot_is_lost(tmp_path) -> None:
+    result = measure("rooms-on", PAIRS, tmp_path)
+    assert result["ok"] == PAIRS and result["failed"] == 0 and result["refusals"] == 0
+    assert result["slot_s_a_finished_pair"] < NEEDED_S + LOST_S / 4
+    assert result["window_afterwards"]["ok"] == 4
+
+
+def test_without_it_pairs_fail_and_their_slots_are_lost_until_the_deadline(tmp_path) -> None:
+    result = measure("rooms-only", PAIRS, tmp_path)
+    assert result["failed"] > 0
+    assert result["slot_s_a_finished_pair"] > NEEDED_S
+
+
+@pytest.mark.parametrize("run", ["rooms-only-retried", "rooms-only-strict"])
 def test_a_client_that_tries_refused_pairs_again_gets_all_through_and_no_slot_is_lost(
     tmp_path, run: str
 ) -> None:
@@ -23,7 +36,7 @@ def test_a_client_that_tries_refused_pairs_again_gets_all_through_and_no_slot_is
 
 
 def test_rooms_that_lose_their_patience_in_line_cost_no_slot(tmp_path) -> None:
-    result = measure("rooms-on-scaled", PAIRS, tmp_path)
+    result = measure("rooms-only-scaled", PAIRS, tmp_path)
     assert result["ok"] + result["failed"] == PAIRS and result["ok"] >= 4
     assert result["endings"].get("prefill INTERNAL, decode INTERNAL", 0) == 0, (
         "a dead room was admitted"
