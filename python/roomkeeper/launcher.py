@@ -28,6 +28,7 @@ from roomkeeper.enginestart import ENGINE_GRACE_S, EXIT_ENGINE, EndStart, Engine
 from roomkeeper.enginewatch import end_processes
 from roomkeeper.errors import RoomkeeperError
 from roomkeeper.flags import RoomFlags, add_room_flags, split_room_flags
+from roomkeeper.release.client import ReleaseClient
 from roomkeeper.servicer import Servicer
 from roomkeeper.workerinfo import worker_info_from
 
@@ -48,6 +49,8 @@ EXIT_USAGE = 2
 WARM_UP_S = 600.0
 #: The last words of open streams, when the engine has died, may take so long.
 LAST_WORDS_S = 2.0
+#: The scheduler processes are up; their release agents have said so before, or within this.
+AGENTS_S = 5.0
 _IDLE_PERIOD_S = 0.05
 
 _log = logging.getLogger("roomkeeper")
@@ -63,6 +66,8 @@ class Launched:
     scheduler_info: Mapping[str, Any]
     #: Lets go of what is the engine's own, before its processes are ended. On the loop; may block.
     close: Callable[[], None] | None = None
+    #: The agents in its scheduler processes; None: none were put there.
+    release: ReleaseClient | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,6 +163,8 @@ class _Worker:
             # Beside the loop, on which the engine's own servers use the time to close.
             grace_s = 0.0 if self._hurry.is_set() else ENGINE_GRACE_S
             await asyncio.to_thread(end_processes, grace_s)
+            if launched.release is not None:
+                launched.release.close()
 
     # -- serving --
 
@@ -167,11 +174,19 @@ class _Worker:
             info = worker_info_from(
                 self._server_args, launched.async_llm, launched.scheduler_info, skip_warmup=skip
             )
-            servicer = Servicer(info, self._config)
+            agents = _attached(launched.release)
+            servicer = Servicer(info, self._config, release_agent=agents is not None)
             bound = [with_port(address, servicer.listen(address)) for address in self._addresses]
         except (RoomkeeperError, ValueError) as error:
             raise UsageError(str(error)) from error
-        engine = AsyncLLMEngine(launched.async_llm, servicer, output_path=self._output_path)
+        if agents is not None:
+            agents.start(servicer.released)
+        engine = AsyncLLMEngine(
+            launched.async_llm,
+            servicer,
+            output_path=self._output_path,
+            on_release_room=agents.release if agents is not None else None,
+        )
         engine.start()
         self._catch_signals()
         self._start.hand_over(self._engine_exited)
@@ -285,6 +300,20 @@ class _Worker:
             if not whatever and (self._hurry.is_set() or self._engine_gone):
                 return
             await asyncio.sleep(_IDLE_PERIOD_S)
+
+
+def _attached(client: ReleaseClient | None) -> ReleaseClient | None:
+    """The agents, if all of them can end rooms; says so if not. Blocks, the engine being up."""
+    if client is None:
+        return None
+    why_not = client.wait_attached(AGENTS_S)
+    if not why_not:
+        return client
+    _log.warning(
+        "release: no: %s; a slot whose KV does not come is held until the engine's own deadline",
+        why_not,
+    )
+    return None
 
 
 def _run(main: Coroutine[Any, Any, int]) -> int:

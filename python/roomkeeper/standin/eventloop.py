@@ -78,6 +78,8 @@ class EventLoop:
         self.kv_transfer: KvTransfer | None = None
         self._prefill_end: PrefillEnd | None = None
         self._decode_end: DecodeEnd | None = None
+        #: Rooms have failed in this round: another one at once tells whoever waits for its end.
+        self._rooms_failed = False
         if args.role != "null":
             self.kv_transfer = KvTransfer(self._selector, args.role)
         if args.role == "prefill":
@@ -111,7 +113,7 @@ class EventLoop:
         while not self.stopping and not self._launcher_gone:
             self._receive(0.0 if busy else self._patience())
             self._expire_deadlines()
-            busy = self._step()
+            busy = self._step() or self._rooms_failed
 
     def _patience(self) -> float:
         """How long nothing need be done unless a message comes."""
@@ -141,7 +143,9 @@ class EventLoop:
         for message in inbox:
             self._handle(message)
         if self.kv_transfer is not None:
-            for room, tell_decode in self.kv_transfer.kv_manager.take_news():
+            failed = self.kv_transfer.generate_events()
+            self._rooms_failed = bool(failed)
+            for room, tell_decode in failed:
                 self._fail_room(room, tell_decode)
         if self._decode_end is not None:
             self._decode_end.retry(time.monotonic())
@@ -179,6 +183,7 @@ class EventLoop:
             return
         if request.room is not None:
             self._request_of_room[request.room] = request.id
+            self.kv_transfer.register(request.id, request.room)
             if self.kv_transfer.kv_manager.has_failed(request.room):
                 self._fail(request)
                 return
@@ -224,6 +229,8 @@ class EventLoop:
     def _forget(self, request: Request) -> None:
         self._trace.write("gone", request)
         del self._requests[request.id]
+        if self.kv_transfer is not None:
+            self.kv_transfer.drop(request.id)
         if request.room is None or self._request_of_room.get(request.room) != request.id:
             return
         del self._request_of_room[request.room]

@@ -37,6 +37,12 @@ class PortTaken(RoomkeeperError):
     """The port where a prefill meets its decodes cannot be listened on; one line."""
 
 
+class Leg(NamedTuple):
+    """A request that has a room, named as on the engine's senders and receivers."""
+
+    bootstrap_room: int
+
+
 class Arrival(NamedTuple):
     """The KV of a room, as the decode sees it."""
 
@@ -56,6 +62,9 @@ class KvManager:
     failed stays so until ``discard_room``, which the engine calls when the room's request is over.
     ``wake`` makes the scheduler's thread look.
     """
+
+    #: The engine's transfer threads have theirs here. Ours is done on the scheduler's thread.
+    transfer_queues: tuple[Any, ...] = ()
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._lock = threading.Lock()
@@ -122,6 +131,22 @@ class KvTransfer:
         selector.register(self._event, selectors.EVENT_READ, lambda _: os.eventfd_read(self._event))
         manager = PrefillKvManager if role == "prefill" else KvManager
         self.kv_manager = manager(lambda: os.eventfd_write(self._event, 1))
+        #: The requests that have a room, by id: a prefill's, and a decode's.
+        self.senders: dict[str, Leg] = {}
+        self.receivers: dict[str, Leg] = {}
+        self._legs = self.senders if role == "prefill" else self.receivers
+
+    def register(self, request_id: str, room: int) -> None:
+        """A request of this room has come. Scheduler thread, as the rest."""
+        self._legs[request_id] = Leg(room)
+
+    def drop(self, request_id: str) -> None:
+        """It is over."""
+        self._legs.pop(request_id, None)
+
+    def generate_events(self) -> list[tuple[int, bool]]:
+        """Once a round: the rooms that have failed, and whether the decode is to be told."""
+        return self.kv_manager.take_news()
 
 
 class PrefillEnd:
