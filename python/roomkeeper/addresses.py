@@ -25,7 +25,7 @@ def join_address(host: str | None, port: int) -> str:
 
 
 def link_port(peer_port: int, bootstrap_port: int | None) -> int:
-    """Where a prefill listens for room links; 0: nowhere. ``peer_port`` as configured, -1: by rule."""
+    """Where a prefill listens for room links; 0: nowhere. ``peer_port`` as configured."""
     if peer_port >= 0:
         return peer_port
     port = (bootstrap_port or 0) + LINK_PORT_OFFSET

@@ -37,6 +37,8 @@ class RoomFlags:
 
     def config(self) -> Config:
         """Defaults, the file over them, the flags over both. ConfigError, one line."""
+        if self.path == "":
+            raise ConfigError(f"{CONFIG_FLAG}: the value is empty; give a file, or leave it out")
         return Config(self.settings, path=self.path or os.environ.get(CONFIG_VARIABLE) or None)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from roomkeeper.addresses import UsageError, check_address, join_address, with_port
+from roomkeeper.addresses import UsageError, check_address, join_address, link_port, with_port
 from roomkeeper.asyncllm import AsyncLLMEngine, OutputPath
 from roomkeeper.config import Config
 from roomkeeper.engine import WorkerInfo
@@ -177,6 +177,7 @@ class _Worker:
             agents = _attached(launched.release)
             servicer = Servicer(info, self._config, release_agent=agents is not None)
             bound = [with_port(address, servicer.listen(address)) for address in self._addresses]
+            self._listen_link(servicer)
         except (RoomkeeperError, ValueError) as error:
             raise UsageError(str(error)) from error
         if agents is not None:
@@ -199,6 +200,20 @@ class _Worker:
         await self._shut_down(engine, servicer)
         return code
 
+    def _listen_link(self, servicer: Servicer) -> None:
+        """A prefill listens for the links of its decodes, beside its bootstrap server."""
+        config, args = self._config, self._server_args
+        bootstrap_port = getattr(args, "disaggregation_bootstrap_port", None)
+        if servicer.info.role != "prefill" or not config.flag("rooms") or not config.flag("link"):
+            return
+        port = link_port(int(config.number("peer_port")), bootstrap_port)
+        if port == 0:
+            _log.warning("no room links here: there is no port for them; set --room-peer-port")
+            return
+        address = join_address(config["link_host"] or args.host, port)
+        bound = servicer.listen_link(address)
+        _log.info("room links at port %d", bound)
+
     async def _warm_up(
         self, engine: AsyncLLMEngine, servicer: Servicer, bound: Sequence[str]
     ) -> None:
@@ -220,7 +235,7 @@ class _Worker:
             "serving %s: role %s, window %s, outputs by %s",
             info.served_model_name or "the engine",
             info.role,
-            info.window or "unknown",
+            servicer.window or "unknown",
             engine.output_path,
         )
         if self._on_ready is not None:

@@ -52,6 +52,15 @@ class Servicer:
         self._core = _bridge.Servicer(self.config.core, info.fields(), release_agent)
         _alive.add(self)
 
+    @property
+    def window(self) -> int:
+        """Slots of the window that is enforced, all ranks together; 0: nothing is gated."""
+        ranks = max(self.info.ranks, 1)
+        configured = int(self.config.number("window"))
+        if configured >= 0:
+            return configured * ranks
+        return max(self.info.window // ranks, 1) * ranks if self.info.window else 0
+
     # -- life --
 
     def listen(self, address: str) -> int:

@@ -185,8 +185,11 @@ def _check(address: str) -> None:
             raise AskerError(f"{address!r} has no path; give unix:/path")
         return
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise AskerError(f"{address!r} is no address; give host:port or unix:/path")
+    bracketed = host.startswith("[") and host.endswith("]")
+    plain = not any(character in host for character in ":/[] ")
+    numbered = port.isdigit() and 1 <= int(port) <= 65535
+    if not colon or not host or not numbered or not (bracketed or plain):
+        raise AskerError(f"{address!r} is no address; give host:port, [IPv6]:port or unix:/path")
 
 
 def _code(error: Any) -> str:

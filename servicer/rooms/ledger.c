@@ -145,6 +145,26 @@ void rk_ledger_end_all(rk_ledger *ledger, uint64_t now, rk_cause cause, rk_effec
     rk_ledger_leave(ledger, fx);
 }
 
+void rk_ledger_engine_silent(rk_ledger *ledger, uint64_t now, rk_effects *fx) {
+    rk_ledger_enter(ledger);
+    for (uint32_t i = 0; i < ledger->options.ranks; i++)
+        while (!rk_list_empty(&ledger->ranks[i].line))
+            rk_end(ledger, RK_CONTAINER(ledger->ranks[i].line.prev, rk_leg, line), now, RK_CAUSE_ENGINE_DEAD,
+                   RK_STOP_NONE, true);
+    rk_list rest;
+    rk_list_init(&rest);
+    rk_list *node;
+    while ((node = rk_list_pop_front(&ledger->legs)) != NULL)
+        rk_list_push_back(&rest, node);
+    while ((node = rk_list_pop_front(&rest)) != NULL) {
+        rk_leg *leg = RK_CONTAINER(node, rk_leg, all);
+        rk_list_push_back(&ledger->legs, node);
+        if (leg->state != RK_LEG_ENDED)
+            rk_end(ledger, leg, now, RK_CAUSE_ENGINE_DEAD, rk_stop_of(ledger, leg), true);
+    }
+    rk_ledger_leave(ledger, fx);
+}
+
 void rk_ledger_tick(rk_ledger *ledger, uint64_t now, rk_effects *fx) {
     rk_ledger_enter(ledger);
     rk_tick(ledger, now);

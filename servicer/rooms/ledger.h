@@ -260,8 +260,9 @@ rk_note *rk_notes_add(rk_notes *notes, uint32_t peer, const rk_room *room, uint6
 void rk_notes_remove(rk_notes *notes, rk_note *note);
 void rk_notes_expire(rk_notes *notes, uint64_t now);
 
-/* Key bytes of a room: host, NUL, port, room. Returns the length. */
-#define RK_ROOM_KEY_MAX (RK_ROOM_HOST_MAX + sizeof(int32_t) + sizeof(int64_t))
+/* Key bytes of a room: its number alone. Engines know their rooms by that, whatever the bootstrap server is
+ * called by a client, so two live legs with one number would meet in one room. Returns the length. */
+#define RK_ROOM_KEY_MAX sizeof(int64_t)
 size_t rk_room_key(const rk_room *room, uint8_t key[RK_ROOM_KEY_MAX]);
 
 /* ---- effects.c ---- */

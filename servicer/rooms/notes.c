@@ -7,12 +7,8 @@
 #include "rooms/ledger.h"
 
 size_t rk_room_key(const rk_room *room, uint8_t key[RK_ROOM_KEY_MAX]) {
-    size_t host = strnlen(room->host, RK_ROOM_HOST_MAX - 1);
-    memcpy(key, room->host, host);
-    key[host] = '\0';
-    memcpy(key + host + 1, &room->port, sizeof room->port);
-    memcpy(key + host + 1 + sizeof room->port, &room->room, sizeof room->room);
-    return host + 1 + sizeof room->port + sizeof room->room;
+    memcpy(key, &room->room, sizeof room->room);
+    return sizeof room->room;
 }
 
 int rk_notes_init(rk_notes *notes, uint32_t max, uint64_t keep_ms, uint32_t peers, uint32_t peer_max) {

@@ -91,8 +91,9 @@ void rk_ledger_cancel(rk_ledger *ledger, uint64_t now, uint64_t handle, rk_cause
 static bool abort_frees(const rk_ledger *ledger, const rk_leg *leg) {
     if (rk_waits_for_kv(ledger, leg))
         return leg->handed_off;
-    /* A linked prefill may still be writing: it is quiet when the agent or its last output says so. */
-    return !(ledger->options.role == RK_ROLE_PREFILL && leg->linked);
+    /* A prefill that waits for its decode or writes to it is only marked as well: it is quiet when the agent
+     * or its last output says so, and its room is taken until then. */
+    return !(ledger->options.enabled && ledger->options.role == RK_ROLE_PREFILL && leg->paired);
 }
 
 void rk_ledger_aborted(rk_ledger *ledger, uint64_t now, uint64_t handle, uint32_t choice, rk_effects *fx) {

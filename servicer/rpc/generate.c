@@ -286,6 +286,10 @@ static void end_by_effect(rk_generate *g, const rk_effect *effect) {
     }
     rk_status status;
     rk_cause_text(effect->cause, effect->twin_cause, NULL, &g->call.servicer->config, &status);
+    rk_engine_view view;
+    rk_engine_look(g->call.servicer, rk_now_ms(), &view);
+    if (effect->cause == RK_CAUSE_ENGINE_DEAD && view.state == RK_ENGINE_DEAD && view.why[0])
+        (void)rk_status_set(&status, effect->code, "the engine is gone: %s", view.why);
     status.code = effect->code;
     set_end(g, &status, effect->retry);
 }

@@ -172,18 +172,23 @@ void rk_health_update(rk_servicer *servicer, uint64_t now) {
         log_change(servicer, serving, &view);
         tell_watchers(servicer, false);
     }
-    bool dead =
-        view.state == RK_ENGINE_DEAD ||
-        (view.state == RK_ENGINE_STALLED && (double)view.silent_ms > servicer->config.dead_seconds * 1000);
+    bool gone = view.state == RK_ENGINE_DEAD;
+    bool silent =
+        view.state == RK_ENGINE_STALLED && (double)view.silent_ms > servicer->config.dead_seconds * 1000;
     (void)pthread_mutex_lock(&servicer->engine_lock);
-    bool tell = dead && !servicer->dead_told;
-    servicer->dead_told = dead;
+    bool tell_gone = gone && !servicer->gone_told;
+    bool tell_silent = silent && !servicer->silent_told;
+    servicer->gone_told = gone;
+    servicer->silent_told = silent;
     (void)pthread_mutex_unlock(&servicer->engine_lock);
-    if (!tell)
+    if (!tell_gone && !tell_silent)
         return;
     rk_effects fx;
     rk_effects_clear(&fx);
-    rk_ledger_end_all(servicer->ledger, now, RK_CAUSE_ENGINE_DEAD, &fx);
+    if (tell_gone)
+        rk_ledger_end_all(servicer->ledger, now, RK_CAUSE_ENGINE_DEAD, &fx);
+    else
+        rk_ledger_engine_silent(servicer->ledger, now, &fx);
     rk_effects_run(servicer, &fx, NULL);
 }
 
@@ -227,8 +232,11 @@ static void handle_check(rk_call *call, const uint8_t *bytes, size_t size) {
 }
 
 static void handle_list(rk_call *call, const uint8_t *bytes, size_t size) {
-    (void)bytes;
-    (void)size;
+    rk_status status;
+    if (call->servicer->dialect->decode_empty(bytes, size, &status) != RK_OK) {
+        rk_call_fail(call, &status);
+        return;
+    }
     const char *services[2 + sizeof health_services / sizeof health_services[0]];
     size_t count = 0;
     services[count++] = "";

@@ -105,7 +105,7 @@ rk_value *rk_info_server_args(rk_servicer *servicer) {
     if (!servicer->config.report_window) {
         failed |= rk_value_set(args, "max_num_seqs", rk_value_null()) < 0;
         failed |= rk_value_set(args, "max_running_requests", rk_value_null()) < 0;
-    } else if (servicer->config.window >= 0) {
+    } else if (servicer->rooms.window > 0 || servicer->config.window >= 0) { /* shares are rounded down */
         double window = (double)servicer->rooms.window * servicer->rooms.ranks;
         failed |= rk_value_set(args, "max_num_seqs", rk_value_number(window)) < 0;
     }

@@ -273,7 +273,8 @@ struct rk_servicer {
     size_t load_count;
     uint64_t loads_ms; /* when they came; 0: never */
     char *weight_version;
-    bool dead_told; /* the open calls of a dead engine have been ended */
+    bool silent_told; /* the open calls of an engine that is silent for dead_seconds have been ended */
+    bool gone_told;   /* and of one whose process has ended */
 
     pthread_t clock_thread;
     pthread_mutex_t clock_lock;

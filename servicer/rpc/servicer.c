@@ -259,9 +259,12 @@ rk_servicer *rk_servicer_new(const rk_config *config, const rk_worker_info *info
         return NULL;
     }
     if (servicer->rooms.window == 0 && servicer->config.rooms && info->role == RK_ROLE_DECODE)
-        rk_log_event(&servicer->log, RK_LOG_WARNING,
-                     "the running window is not known (max_num_seqs): nothing is gated; set --room-window",
-                     RK_FIELD_INT("window", 0));
+        rk_log_event(
+            &servicer->log, RK_LOG_WARNING,
+            servicer->config.window == 0
+                ? "--room-window is 0: nothing is gated"
+                : "the running window is not known (max_num_seqs): nothing is gated; set --room-window",
+            RK_FIELD_INT("window", 0));
     return servicer;
 }
 

@@ -98,7 +98,7 @@ def test_server_info_has_arguments_window_and_the_rooms() -> None:
         assert answer.scheduler_info["shm_namespace_id"] == "boot:1"
         rooms = answer.scheduler_info["roomkeeper"]
         assert rooms["version"] == roomkeeper.__version__
-        assert (rooms["role"], rooms["rooms"], rooms["link"]) == ("decode", True, False)
+        assert (rooms["role"], rooms["rooms"], rooms["link"]) == ("decode", True, True)
         assert (rooms["window"], rooms["waiting_places"]) == (4, 64)
         assert rooms["engine"]["state"] == "ready"
         assert rooms["ranks"][0]["held_slots"] == 1
@@ -235,3 +235,14 @@ def test_answers_come_while_the_worker_drains_and_none_after_it_has_stopped() ->
         assert stream.end().name == "OK"
         worker.servicer.stop()
         assert failure(lambda: worker.client.loads(timeout=5)).name == "UNAVAILABLE"
+
+
+def test_the_window_that_is_reported_is_the_one_that_is_enforced_where_ranks_do_not_divide_it() -> (
+    None
+):
+    with by_hand("decode", window=5, ranks=2) as worker:
+        args = worker.client.server_info().server_args
+        assert args["max_num_seqs"] == 4
+        loads = worker.client.loads().loads
+        assert [load.max_running_requests for load in loads] == [2, 2]
+        assert worker.servicer.window == 4

@@ -277,12 +277,14 @@ def test_a_room_that_is_live_is_refused_and_the_first_unharmed(role: str) -> Non
         assert again.end().name == "OK"
 
 
-def test_a_room_is_its_hosts_and_ports() -> None:
-    with by_hand("decode", window=8) as worker:
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_rooms_number_is_its_name_whatever_the_bootstrap_server_is_called(role: str) -> None:
+    """Engines keep their rooms by number alone: two legs with one would meet in one room."""
+    with by_hand(role, window=8) as worker:
         worker.admitted("a", room=5)
-        worker.admitted("b", room=5, port=8999)
-        worker.admitted("c", room=5, host="other")
-        _refused(worker.generate("d", room=5, host="OTHER"), "ALREADY_EXISTS")
+        _refused(worker.generate("b", room=5, port=8999), "ALREADY_EXISTS")
+        _refused(worker.generate("c", room=5, host="other"), "ALREADY_EXISTS")
+        worker.admitted("d", room=6, host="other")
 
 
 def test_a_gateways_retry_in_a_new_room_replaces_the_leg_that_still_waits() -> None:

@@ -315,6 +315,8 @@ def test_the_ledger_knows_the_engines_transfer_deadline_unless_it_is_told_anothe
     ("flags", "words"),
     [
         (("--max-num-seqs", "0"), "--max-num-seqs is 0; it must be from 1 to 1000000"),
+        (("--max-model-len", "0"), "--max-model-len is 0; it must be from 2 to "),
+        (("--vocab-size", "0"), "--vocab-size is 0; it must be from 16 to "),
         (
             ("--max-num-seq", "4"),
             "--max-num-seq: there is no such flag; did you mean --max-num-seqs",

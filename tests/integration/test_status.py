@@ -115,7 +115,7 @@ def test_each_rank_has_a_row() -> None:
     assert [rank["window"] for rank in answer["ranks"]] == [3, 3]
     assert answer["window"] == 6
     assert done.stdout.splitlines()[2].split()[:2] == ["1", "3"]
-    assert "release: no" in done.stdout
+    assert "release: yes" in done.stdout
 
 
 def test_rooms_off_is_said() -> None:
@@ -166,7 +166,9 @@ def test_who_does_not_answer_is_given_up_in_time() -> None:
     ("words", "line"),
     [
         ((), "no ADDRESS is given"),
-        (("here",), "'here' is no address; give host:port or unix:/path"),
+        (("here",), "'here' is no address; give host:port, [IPv6]:port or unix:/path"),
+        (("http://127.0.0.1:1",), "'http://127.0.0.1:1' is no address"),
+        (("::1:50051",), "'::1:50051' is no address"),
         (("host:99999",), "'host:99999' is no address"),
         (("unix:",), "'unix:' has no path"),
         (("--jsn", "host:1"), "--jsn: there is no such flag; did you mean --json?"),

@@ -353,7 +353,35 @@ START_TEST(a_cancelled_prefill_is_aborted_in_its_engine_at_once) {
     rk_effects_clear(&fx);
     rk_ledger_cancel(l, T0, a, RK_CAUSE_CLIENT_CANCEL, &fx);
     ck_assert_ptr_nonnull(effect_of(&fx, RK_FX_ABORT_ENGINE, a));
-    rk_ledger_aborted(l, T0, a, RK_LEDGER_ALL, &fx);
+    ck_assert_ptr_nonnull(effect_of(&fx, RK_FX_RELEASE_ROOM, a));
+    rk_ledger_aborted(l, T0, a, RK_LEDGER_ALL, &fx); /* a mark: its engine may wait for the decode still */
+    (void)arrive_with(l, T0, (leg_args){.id = "other", .room = 1}, &v, &fx);
+    ck_assert_int_eq(v.cause, RK_CAUSE_DUPLICATE_ROOM);
+    rk_ledger_slot_released(l, T0, a, &fx);
+    assert_empty(l, T0);
+    rk_ledger_free(l);
+}
+END_TEST
+
+START_TEST(a_silent_engine_keeps_its_slots_and_a_dead_one_does_not) {
+    rk_ledger_options o = options_of(RK_ROLE_DECODE, 2, 4);
+    rk_ledger *l = rk_ledger_new(&o);
+    uint64_t a = arrive(l, T0, 1);
+    submit(l, T0, a);
+    uint64_t b = arrive(l, T0, 2);
+    submit(l, T0, b);
+    rk_ledger_first_output(l, T0, b, &fx);
+    uint64_t c = arrive(l, T0, 3);
+    rk_effects_clear(&fx);
+    rk_ledger_engine_silent(l, T0, &fx);
+    ck_assert_ptr_nonnull(effect_of(&fx, RK_FX_END, a));
+    ck_assert_ptr_nonnull(effect_of(&fx, RK_FX_END, c));
+    ck_assert_ptr_null(effect_of(&fx, RK_FX_ABORT_ENGINE, a)); /* its KV may still come */
+    ck_assert_ptr_nonnull(effect_of(&fx, RK_FX_ABORT_ENGINE, b));
+    ck_assert_uint_eq(rank_counts(l, T0, 0).releasing, 2);
+    rk_ledger_aborted(l, T0, b, RK_LEDGER_ALL, &fx); /* it is back */
+    ck_assert_uint_eq(rank_counts(l, T0, 0).releasing, 1);
+    rk_ledger_end_all(l, T0, RK_CAUSE_ENGINE_DEAD, &fx); /* and now its process has ended */
     assert_empty(l, T0);
     rk_ledger_free(l);
 }
@@ -579,6 +607,7 @@ int main(void) {
         an_engine_that_takes_no_request_leaves_no_slot_behind,
         an_unlinked_prefill_opens_and_goes_to_its_engine_at_once,
         a_cancelled_prefill_is_aborted_in_its_engine_at_once,
+        a_silent_engine_keeps_its_slots_and_a_dead_one_does_not,
         a_live_room_is_refused_a_second_time_and_usable_after_the_end,
         a_room_that_the_engine_still_holds_is_refused,
         a_submitted_id_is_refused_a_second_time,

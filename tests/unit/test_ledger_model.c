@@ -277,7 +277,7 @@ static void do_aborted(world *w, model_leg *leg, rk_effects *fx) {
     uint32_t choice = pick(w, 2) ? RK_LEDGER_ALL : pick(w, leg->n);
     rk_ledger_aborted(w->ledger, w->now, leg->handle, choice, fx);
     bool mark = model_waits_for_kv(w->m, leg) && !leg->handed_off;
-    bool may_write = w->m->o.role == RK_ROLE_PREFILL && leg->linked;
+    bool may_write = w->m->o.enabled && w->m->o.role == RK_ROLE_PREFILL && model_paired(w->m, leg);
     EACH_CHOICE(leg, c)
     if (!mark && !may_write && leg->aborted[c] && (choice == RK_LEDGER_ALL || choice == c))
         model_free(w->m, leg, c, false);

@@ -223,8 +223,10 @@ def _resolve(given: argparse.Namespace) -> StandinArgs:
     )
     if given.prefill_ms is None:
         given.prefill_ms = given.step_ms
-    given.max_model_len = given.max_model_len or DEFAULT_MODEL_LEN
-    given.vocab_size = given.vocab_size or config.get("vocab_size") or DEFAULT_VOCAB
+    if given.max_model_len is None:
+        given.max_model_len = DEFAULT_MODEL_LEN
+    if given.vocab_size is None:
+        given.vocab_size = config.get("vocab_size") or DEFAULT_VOCAB
     for name, low, high in limits:
         value = getattr(given, name.replace("-", "_"))
         if not low <= value <= high:  # also for NaN

@@ -14,6 +14,8 @@ from typing import Any
 
 _HEADER = struct.Struct("=I")
 _READ_BYTES = 1 << 20
+#: One call takes no more than this, so that a reader who is slower than the writer has his turn.
+_READ_MOST_BYTES = 4 << 20
 
 
 class Pipe:
@@ -60,10 +62,12 @@ class Pipe:
     def receive(self) -> list[Any]:
         """The messages that are complete. EOFError when the other end is gone and all is read."""
         gone = False
+        taken = 0
         try:
             while chunk := self._socket.recv(_READ_BYTES):
                 self._in += chunk
-                if len(chunk) < _READ_BYTES:
+                taken += len(chunk)
+                if len(chunk) < _READ_BYTES or taken >= _READ_MOST_BYTES:
                     break
             else:
                 gone = True

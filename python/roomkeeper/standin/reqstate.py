@@ -83,10 +83,14 @@ class ReqState:
         self._deltas = deltas
         self._created_at = time.monotonic()
         self._tokens: list[int] = []
+        #: By name, of all tokens so far: made once each, since outputs repeat them.
+        self._logprobs: dict[str, list[Any]] = {}
 
     def add(self, output: Output) -> None:
         """What the scheduler says of it: put into the collector, then the event is set."""
         self._tokens += output.tokens
+        if self.obj.return_logprob:
+            self._add_logprobs(len(self._tokens) - len(output.tokens))
         self.finished = output.finish_reason is not None
         begin = len(self._tokens) - len(output.tokens) if self._deltas else 0
         made = {
@@ -110,23 +114,21 @@ class ReqState:
         if self.finished:
             meta["e2e_latency"] = time.monotonic() - self._created_at
         if self.obj.return_logprob:
-            meta.update(self._logprobs(begin))
+            meta.update({name: items[begin:] for name, items in self._logprobs.items()})
         return meta
 
-    def _logprobs(self, begin: int) -> dict[str, Any]:
+    def _add_logprobs(self, begin: int) -> None:
         """Of the tokens from ``begin`` on. The second list only when alternatives are asked for."""
-        positions = list(enumerate(self._tokens))[begin:]
-        lists: dict[str, Any] = {
-            "output_token_logprobs": [(logprob_at(i), token, None) for i, token in positions]
-        }
-        if self.obj.top_logprobs_num > 0:
-            lists["output_top_logprobs"] = [
+        positions = list(enumerate(self._tokens[begin:], begin))
+        chosen = self._logprobs.setdefault("output_token_logprobs", [])
+        chosen += [(logprob_at(i), token, None) for i, token in positions]
+        count = self.obj.top_logprobs_num
+        if count > 0:
+            others = self._logprobs.setdefault("output_top_logprobs", [])
+            others += [
                 [
                     (logprob, other, None)
-                    for logprob, other in alternatives_at(
-                        i, token, self.obj.top_logprobs_num, self._args.vocab_size
-                    )
+                    for logprob, other in alternatives_at(i, token, count, self._args.vocab_size)
                 ]
                 for i, token in positions
             ]
-        return lists

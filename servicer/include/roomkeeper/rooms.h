@@ -103,7 +103,8 @@ typedef struct rk_ledger_options {
     uint32_t peer_rooms; /* of either, so many from one peer; more are refused. 0: no such limit */
 } rk_ledger_options;
 
-/* A room's name. Host and port are the prefill's bootstrap server. */
+/* A room. Host and port are the prefill's bootstrap server, and say whose it is; within a worker its number
+ * alone is its name, as it is in the engine. */
 #define RK_ROOM_HOST_MAX 256
 typedef struct rk_room {
     char host[RK_ROOM_HOST_MAX]; /* NUL-terminated, lower case */
@@ -277,6 +278,10 @@ RK_API void rk_ledger_drain(rk_ledger *ledger, uint64_t now, rk_effects *fx);
 /* Ends every live leg with `cause` (ENGINE_DEAD: UNAVAILABLE; DRAIN: the drain is over). With ENGINE_DEAD
  * all slots are FREE at once. */
 RK_API void rk_ledger_end_all(rk_ledger *ledger, uint64_t now, rk_cause cause, rk_effects *fx);
+
+/* Nothing has been heard of the engine for so long that nobody waits for it any more (UNAVAILABLE,
+ * ENGINE_DEAD). It may come back with all that it had: slots are RELEASING, and the aborts wait for it. */
+RK_API void rk_ledger_engine_silent(rk_ledger *ledger, uint64_t now, rk_effects *fx);
 
 /* Deadlines that have passed by `now`. */
 RK_API void rk_ledger_tick(rk_ledger *ledger, uint64_t now, rk_effects *fx);
