@@ -240,6 +240,20 @@ static rk_peer *name_peer(rk_peers *peers, const char *bootstrap_host, int32_t b
     return NULL;
 }
 
+/* A leg names it: dialled now, or by the clock as soon as the last dial is long enough ago. The prefill waits
+ * for an announcement for a moment only. */
+static void dial_for_leg(rk_peers *peers, rk_peer *peer, uint64_t now) {
+    bool waits = peer->phase == RK_PEER_IS_ABSENT ||
+                 (peer->phase == RK_PEER_IS_LOST && peer->next_dial_ms != UINT64_MAX);
+    if (!waits)
+        return;
+    uint64_t due = peer->dialled_ms == 0 ? now : peer->dialled_ms + RK_DIAL_PAUSE_MS;
+    if (due <= now)
+        (void)order_dial(peers, peer, now);
+    else if (due < peer->next_dial_ms)
+        peer->next_dial_ms = due;
+}
+
 uint32_t rk_peers_of_room(rk_peers *peers, uint64_t now, const rk_room *room) {
     if (peers->options.role != RK_LINK_ROLE_DECODE)
         return 0;
@@ -248,9 +262,8 @@ uint32_t rk_peers_of_room(rk_peers *peers, uint64_t now, const rk_room *room) {
     if (!peer)
         peer = name_peer(peers, room->host, room->port, now);
     uint32_t number = peer ? rk_peer_number(peers, peer) : 0;
-    bool absent = peer && peer->phase == RK_PEER_IS_ABSENT;
-    if (absent && (peer->dialled_ms == 0 || rk_since(now, peer->dialled_ms) >= RK_DIAL_PAUSE_MS))
-        (void)order_dial(peers, peer, now);
+    if (peer)
+        dial_for_leg(peers, peer, now);
     rk_peers_leave(peers, NULL);
     return number;
 }

@@ -254,15 +254,14 @@ class Proxy:
         """What has been kept back goes through, and what comes."""
         self._forwards.set()
 
-    def cut(self) -> int:
-        """Hangs up on all connections; how many there were."""
+    def cut(self) -> None:
+        """Hangs up on all connections."""
         with self._lock:
             ends, self._open = self._open, []
         for end in ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
-        return len(ends) // 2
 
     def _accept(self) -> None:
         while not self._closed:
