@@ -7,16 +7,19 @@ TokenSpeed is imported here and nowhere at module level, so that every failure i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib.util
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any, get_args
 
 from roomkeeper import logs
 from roomkeeper.addresses import check_address
 from roomkeeper.asyncllm import OutputPath
+from roomkeeper.config import Config
 from roomkeeper.errors import RoomkeeperError
 from roomkeeper.launcher import (
     EXIT_USAGE,
@@ -27,10 +30,17 @@ from roomkeeper.launcher import (
     serve,
     split_room_flags,
 )
+from roomkeeper.release.client import ReleaseClient
+from roomkeeper.release.start import agents_for
 
 PROG = "python -m roomkeeper.tokenspeed"
 #: How outputs are read: auto, generator or collector. For those who look into a fault.
 OUTPUT_PATH_VARIABLE = "ROOMKEEPER_OUTPUT_PATH"
+
+#: Where a data-parallel controller finds the entry point of the schedulers that it starts.
+_SCHEDULER_ENTRY = "tokenspeed.runtime.engine.event_loop:run_event_loop"
+#: What a prefill's transfer threads take their work from.
+_TRANSFER_QUEUE = "tokenspeed.runtime.pd.utils:FastQueue"
 
 _log = logging.getLogger("roomkeeper")
 
@@ -53,7 +63,7 @@ def main(argv: list[str]) -> int:
         server_args = _parse(engine_argv)
         _check_role(server_args)
         output_path = _output_path()
-        launch = functools.partial(_launch, server_args, _find_launcher())
+        launch = functools.partial(_launch, server_args, config, _find_engine())
     except RoomkeeperError as error:
         _log.error("%s", error)
         return EXIT_USAGE
@@ -117,14 +127,55 @@ def _output_path() -> OutputPath:
     )
 
 
-def _find_launcher() -> Any:
+def _find_engine() -> Any:
+    """TokenSpeed's module of the launcher."""
     try:
-        from tokenspeed.runtime.entrypoints.engine import _launch_subprocesses
+        from tokenspeed.runtime.entrypoints import engine
     except ImportError as error:
         raise _CannotStart(f"this TokenSpeed's engine does not import: {error}") from error
-    return _launch_subprocesses
+    if not hasattr(engine, "_launch_subprocesses"):
+        raise _CannotStart("this TokenSpeed's engine has no _launch_subprocesses")
+    return engine
 
 
-def _launch(server_args: Any, launch_subprocesses: Any) -> Launched:
-    async_llm, _template_manager, scheduler_info = launch_subprocesses(server_args=server_args)
-    return Launched(async_llm, scheduler_info or {})
+def _launch(server_args: Any, config: Config, engine: Any) -> Launched:
+    role = server_args.disaggregation_mode
+    with agents_for(role, config, _processes(server_args, engine)) as client:
+        if client is not None and getattr(server_args.mapping, "nnodes", 1) > 1:
+            client.refuse(f"{server_args.mapping.nnodes} nodes: its ranks are on other hosts too")
+        with _entries(engine, client):
+            async_llm, _template_manager, scheduler_info = engine._launch_subprocesses(
+                server_args=server_args
+            )
+    return Launched(async_llm, scheduler_info or {}, release=client)
+
+
+def _processes(server_args: Any, engine: Any) -> int:
+    """Scheduler processes on this node; 0: not known, or they cannot be given an agent."""
+    if not hasattr(engine, "run_event_loop"):
+        return 0
+    return int(getattr(getattr(server_args, "mapping", None), "nprocs_per_node", 0))
+
+
+@contextlib.contextmanager
+def _entries(engine: Any, client: ReleaseClient | None) -> Iterator[None]:
+    """What the launcher starts within has an agent. As it was afterwards."""
+    if client is None:
+        yield
+        return
+    scheduler = engine.run_event_loop
+    agent = client.entry(scheduler, f"{scheduler.__module__}:EventLoop", _TRANSFER_QUEUE)
+    wrapped: dict[str, Any] = {"run_event_loop": agent}
+    controller = getattr(engine, "run_data_parallel_controller_process", None)
+    if controller is not None:
+        wrapped["run_data_parallel_controller_process"] = client.controller(
+            controller, _SCHEDULER_ENTRY, agent
+        )
+    originals = {name: getattr(engine, name) for name in wrapped}
+    for name, entry in wrapped.items():
+        setattr(engine, name, entry)
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(engine, name, original)

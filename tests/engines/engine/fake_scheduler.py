@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import tokenspeed_scheduler as ts
 import zmq
-from fake_kv_transfer import Arrival, DecodeEnd, KvManager, PrefillEnd
+from fake_kv_transfer import TRANSFER_POLL_FAILED, Arrival, DecodeEnd, KvManager, PrefillEnd
 from fake_request import (
     TRANSFER_FAILED,
     Frame,
@@ -70,11 +70,55 @@ class Settings:
         )
 
 
+class StickyKvManager(KvManager):
+    """A room that has failed stays so until its request is over or `discard_room`, as in the engine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transfer_queues: list = []  # the engine's transfer threads have theirs here
+        self.request_status: dict[int, int] = {}
+
+    def update_status(self, room: int, status: int) -> None:
+        super().update_status(room, status)
+        self.request_status[room] = status
+
+    def abort_room(self, room: int, reason: str) -> None:
+        super().abort_room(room, reason)
+        self.request_status[room] = TRANSFER_POLL_FAILED
+
+    def discard_room(self, room: int | None) -> None:
+        self.request_status.pop(room, None)
+
+    def has_failed(self, room: int | None) -> bool:
+        return room in self.request_status
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A request that has a room, named as on the engine's senders and receivers."""
+
+    bootstrap_room: int
+
+
 class KvTransfer:
     """Named as on the engine's event loop: `event_loop.kv_transfer.kv_manager`."""
 
-    def __init__(self) -> None:
-        self.kv_manager = KvManager()
+    def __init__(self, mode: str) -> None:
+        self.kv_manager = StickyKvManager()
+        self.senders: dict[str, Leg] = {}
+        self.receivers: dict[str, Leg] = {}
+        self._legs = self.senders if mode == "prefill" else self.receivers
+
+    def register(self, request_id: str, room: int) -> None:
+        self._legs[request_id] = Leg(room)
+
+    def drop(self, request: Request) -> None:
+        self._legs.pop(request.id, None)
+        self.kv_manager.discard_room(request.room)
+
+    def generate_events(self) -> list[tuple[int, bool]]:
+        """Once a round: the rooms that have failed, and whether the decode is to be told."""
+        return self.kv_manager.take_failed()
 
 
 @dataclass(frozen=True)
@@ -147,7 +191,7 @@ class FakeScheduler:
         self.next_load_at = 0.0
 
         mode = server_args.disaggregation_mode
-        self.kv_transfer = None if mode == "null" else KvTransfer()
+        self.kv_transfer = None if mode == "null" else KvTransfer(mode)
         self.prefill_end: PrefillEnd | None = None
         self.decode_end: DecodeEnd | None = None
         if mode == "prefill":
@@ -197,7 +241,7 @@ class FakeScheduler:
                 break
             self.handle(message)
         if self.kv_transfer:
-            for room, tell_decode in self.kv_transfer.kv_manager.take_failed():
+            for room, tell_decode in self.kv_transfer.generate_events():
                 self.fail_room(room, tell_decode)
         if self.prefill_end:
             for room in self.prefill_end.poll_asked():
@@ -234,6 +278,11 @@ class FakeScheduler:
         self.scheduler.submit_requests([spec])
         if request.room is not None:
             self.request_of_room[request.room] = request.id
+            if self.kv_transfer:
+                self.kv_transfer.register(request.id, request.room)
+                if self.kv_transfer.kv_manager.has_failed(request.room):
+                    self.fail(request)
+                    return
 
         if self.prefill_end and request.room is not None:
             request.deadline = time.monotonic() + self.settings.bootstrap_timeout_s
@@ -272,6 +321,8 @@ class FakeScheduler:
     def forget(self, request: Request) -> None:
         del self.requests[request.id]
         self.request_of_room.pop(request.room, None)
+        if self.kv_transfer:
+            self.kv_transfer.drop(request)
         if self.prefill_end:
             self.prefill_end.forget(request.room)
 
@@ -279,6 +330,10 @@ class FakeScheduler:
 
     def bootstrap_prefill(self, room: int) -> None:
         """Prefill: a decode has admitted the room, so its prompt may be computed."""
+        if self.kv_transfer.kv_manager.has_failed(room):
+            self.prefill_end.send_failed(room)
+            self.prefill_end.forget(room)
+            return
         request_id = self.request_of_room.get(room)
         if request_id is None:
             return  # not here yet, or gone
@@ -465,6 +520,10 @@ class FakeScheduler:
     def print_state(self, took_part: int) -> None:
         state = f"running {self.running()}, waiting {self.waiting()}"
         print(f"step of {took_part}: {state}", flush=True)
+
+
+#: The engine's name of it, by which the release agent finds it.
+EventLoop = FakeScheduler
 
 
 def run_event_loop(server_args, port_args, pipe_writer) -> None:
