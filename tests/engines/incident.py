@@ -71,7 +71,9 @@ RUNS = {
     "rooms-only": Run(ROOMKEEPER, (*PATIENT, *UNLINKED), line=True),
     "rooms-only-scaled": Run(ROOMKEEPER, (*SCALED, *UNLINKED), line=True),
     "rooms-only-retried": Run(ROOMKEEPER, (*SCALED, *UNLINKED), line=True, retried=True),
-    "rooms-only-strict": Run(ROOMKEEPER, (*DEADLINE, *UNLINKED, "--room-waiting", "0"), retried=True),
+    "rooms-only-strict": Run(
+        ROOMKEEPER, (*DEADLINE, *UNLINKED, "--room-waiting", "0"), retried=True
+    ),
     "rooms-only-gated": Run(ROOMKEEPER, (*PATIENT, *UNLINKED), line=True, gated=True),
 }
 #: A refused pair is tried again so often at most.

@@ -12,12 +12,15 @@ from roomkeeper.config import Config, keys
 from roomkeeper.errors import RoomkeeperError
 from roomkeeper.launcher import Launched, Ready, RoomFlags, add_room_flags, join_address, serve
 from roomkeeper.launcher import split_room_flags as split
+from roomkeeper.release.start import agents_for
 from roomkeeper.standin.args import StandinArgs, parse, parser
 from roomkeeper.standin.frontend import StandinLLM, launch
 from roomkeeper.standin.kv import check_port
+from roomkeeper.standin.process import run_event_loop
 from roomkeeper.standin.trace import start_trace
 
 EXIT_USAGE = 2
+_EVENT_LOOP = "roomkeeper.standin.eventloop:EventLoop"
 _USAGE = "roomkeeper standin [engine's flags] [roomkeeper's flags]"
 _ABOUT = """A worker with a made-up model and TokenSpeed's admission rules, for trying, testing and
 demonstrating. Its scheduler is the package tokenspeed-scheduler where that is installed."""
@@ -44,7 +47,7 @@ def main(argv: list[str]) -> int:
         return EXIT_USAGE
     engines: list[StandinLLM] = []
     return serve(
-        functools.partial(_launch, args, engines),
+        functools.partial(_launch, args, config, engines),
         args,
         config=config,
         addresses=[join_address(args.host, args.port), *flags.listen],
@@ -63,8 +66,10 @@ def room_config(flags: RoomFlags, args: StandinArgs) -> Config:
     return dataclasses.replace(flags, settings=[deadline, *flags.settings]).config()
 
 
-def _launch(args: StandinArgs, engines: list[StandinLLM]) -> Launched:
-    engine, report = launch(args)
+def _launch(args: StandinArgs, config: Config, engines: list[StandinLLM]) -> Launched:
+    with agents_for(args.role, config, args.ranks) as client:
+        entry = run_event_loop if client is None else client.entry(run_event_loop, _EVENT_LOOP)
+        engine, report = launch(args, entry)
     engines.append(engine)
     if not str(report["scheduler"]).startswith("tokenspeed"):
         _log.warning(
@@ -72,7 +77,7 @@ def _launch(args: StandinArgs, engines: list[StandinLLM]) -> Launched:
             "pip install tokenspeed-scheduler==0.1.35 for the real rules",
             report["scheduler"],
         )
-    return Launched(engine, report, close=engine.close)
+    return Launched(engine, report, close=engine.close, release=client)
 
 
 def _say_ready(engines: list[StandinLLM], ready: Ready) -> None:
@@ -81,7 +86,7 @@ def _say_ready(engines: list[StandinLLM], ready: Ready) -> None:
     pids = ", ".join(str(process.pid) for process in engine.processes)
     print(
         f"ready: {', '.join(ready.addresses)}, role {ready.info.role}, "
-        f"window {ready.info.window}, scheduler {ready.info.scheduler_info['scheduler']} "
+        f"window {ready.servicer.window}, scheduler {ready.info.scheduler_info['scheduler']} "
         f"(pid {pids})",
         flush=True,
     )
