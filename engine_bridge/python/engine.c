@@ -42,6 +42,7 @@ rk_command *rk_command_next(const rk_command *command) {
 
 void rk_command_free(rk_command *command) {
     rk_request_unref(command->request);
+    rk_value_free(command->argument);
     free(command);
 }
 
@@ -79,11 +80,16 @@ static void abort_choice(void *engine, uint64_t handle, uint32_t choice) {
     post(engine, command);
 }
 
-static int query(void *engine, rk_query what, uint64_t query_id) {
+static int query(void *engine, rk_query what, uint64_t query_id, const rk_value *argument) {
     rk_command *command = command_new(RK_COMMAND_QUERY, query_id, 0);
     if (!command)
         return -ENOMEM;
     command->query = what;
+    command->argument = argument ? rk_value_copy(argument) : NULL;
+    if (argument && !command->argument) {
+        rk_command_free(command);
+        return -ENOMEM;
+    }
     post(engine, command);
     return 0;
 }

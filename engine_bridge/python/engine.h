@@ -27,6 +27,7 @@ typedef struct rk_command {
     int32_t rank;        /* SUBMIT: the DP rank, -1: the engine's choice */
     rk_request *request; /* SUBMIT: one reference */
     rk_query query;      /* QUERY */
+    rk_value *argument;  /* QUERY: a copy, or NULL */
     int32_t port;        /* RELEASE_ROOM: of the bootstrap server */
     int64_t room;        /* RELEASE_ROOM */
     const char *reason;  /* RELEASE_ROOM: in `text`, behind the host's NUL */

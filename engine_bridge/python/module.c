@@ -24,7 +24,10 @@ static int add_commands(PyObject *module, rk_module_state *state) {
     PyStructSequence_Field abort_fields[] = {
         {"handle", "the leg"}, {"choice", "which, or ALL_CHOICES"}, {NULL, NULL}};
     PyStructSequence_Field query_fields[] = {
-        {"query_id", "what the answer names"}, {"kind", "probe or is_paused"}, {NULL, NULL}};
+        {"query_id", "what the answer names"},
+        {"kind", "probe, is_paused, flush_cache, start_profile, stop_profile or tokenizer"},
+        {"argument", "a dict, or None"},
+        {NULL, NULL}};
     PyStructSequence_Field release_fields[] = {{"handle", "the leg"},
                                                {"bootstrap_host", "of the prefill"},
                                                {"bootstrap_port", "of the prefill"},
@@ -34,7 +37,7 @@ static int add_commands(PyObject *module, rk_module_state *state) {
     if (add_sequence(module, &state->abort_type, "roomkeeper._bridge.Abort", "End engine requests.",
                      abort_fields, 2) < 0 ||
         add_sequence(module, &state->query_type, "roomkeeper._bridge.Query", "A question to the engine.",
-                     query_fields, 2) < 0)
+                     query_fields, 3) < 0)
         return -1;
     return add_sequence(module, &state->release_type, "roomkeeper._bridge.ReleaseRoom",
                         "End a room in the scheduler processes.", release_fields, 5);

@@ -203,7 +203,8 @@ static PyObject *small_command(rk_module_state *state, const rk_command *command
         set_item(&tuple, 1, PyLong_FromUnsignedLong(command->choice));
         break;
     case RK_COMMAND_QUERY:
-        set_item(&tuple, 1, PyUnicode_FromString(command->query == RK_QUERY_PROBE ? "probe" : "is_paused"));
+        set_item(&tuple, 1, PyUnicode_FromString(rk_query_name(command->query)));
+        set_item(&tuple, 2, command->argument ? rk_py_from_value(command->argument) : Py_NewRef(Py_None));
         break;
     case RK_COMMAND_RELEASE_ROOM:
         set_item(&tuple, 1, PyUnicode_FromString(command->text));

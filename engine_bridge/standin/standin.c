@@ -77,7 +77,10 @@ static void op_abort(void *engine, uint64_t handle, uint32_t choice) {
     (void)post_new(standin, (rk_order){.kind = RK_ORDER_ABORT, .handle = handle, .choice = choice});
 }
 
-static int op_query(void *engine, rk_query query, uint64_t query_id) {
+static int op_query(void *engine, rk_query query, uint64_t query_id, const rk_value *argument) {
+    (void)argument;
+    if (query != RK_QUERY_PROBE && query != RK_QUERY_IS_PAUSED)
+        return -ENOSYS;
     return post_new(engine, (rk_order){.kind = RK_ORDER_QUERY, .query = query, .query_id = query_id});
 }
 

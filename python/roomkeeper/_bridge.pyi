@@ -68,6 +68,7 @@ class Abort(NamedTuple):
 class Query(NamedTuple):
     query_id: int
     kind: str
+    argument: dict[str, Any] | None
 
 class ReleaseRoom(NamedTuple):
     handle: int

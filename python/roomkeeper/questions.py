@@ -1,4 +1,6 @@
-"""The servicer's questions to an AsyncLLM-shaped engine: is it paused, is it alive.
+"""The servicer's questions to an AsyncLLM-shaped engine: is it paused, is it alive, and more.
+
+More is what only the engine can do: flush its cache, profile itself, hand out its tokenizer.
 
 Engine's loop only. Who asks while a question is open gets the same answer, and none is ever
 withdrawn: the engine takes one query of a kind at a time, and a cancelled one blocks those behind.
@@ -10,16 +12,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeAlias, cast
 
 from roomkeeper.pulse import Pulse
 from roomkeeper.servicer import Query, Servicer
+from roomkeeper.tokenizer import TokenizerArchive
 
 #: A probe's output, or any other sign of life of the scheduler, must come within this.
 PROBE_S = 20.0
 #: Queries that wait for one answer at a time; the servicer has long given up on the oldest then.
 WAITING_MAX = 1024
+#: Calls that the engine carries out at a time; more are turned away.
+TASKS_MAX = 64
+#: An engine refuses to flush while a request is retired, a moment after its last token.
+FLUSH_GRACE_S = 1.0
+FLUSH_PERIOD_S = 0.05
+
+#: gRPC codes.
+NOT_FOUND, RESOURCE_EXHAUSTED, FAILED_PRECONDITION = 5, 8, 9
+
+#: ``success`` and ``message``, or ``code`` and ``message``, or what the kind of call has.
+_Outcome: TypeAlias = dict[str, Any]
 
 _log = logging.getLogger("roomkeeper")
 
@@ -35,6 +49,11 @@ def abort_in_engine(async_llm: Any, engine_id: str) -> None:
         async_llm.abort_request(engine_id)
     except Exception:
         _log.exception("the engine failed to abort %s", engine_id)
+
+
+def _failure(code: int, message: str) -> _Outcome:
+    """The call as a whole fails with this gRPC code."""
+    return {"code": code, "message": message}
 
 
 class _Question:
@@ -83,14 +102,84 @@ class Questions:
         self._request_class = request_class
         self._pulse = pulse
         self._probes = 0
+        self._answer = servicer.answer
         self._kinds = {
             "is_paused": _Question(self._is_paused, servicer.answer),
             "probe": _Question(self._probe, servicer.answer),
         }
+        self._tokenizer = TokenizerArchive(servicer.info.tokenizer_path)
+        self._calls: dict[str, Callable[[Mapping[str, Any]], Coroutine[Any, Any, _Outcome]]] = {
+            "flush_cache": self._flush_cache,
+            "start_profile": self._start_profile,
+            "stop_profile": self._stop_profile,
+            "tokenizer": self._get_tokenizer,
+        }
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def put(self, query: Query) -> None:
         """Asks; the servicer gets the answer when there is one."""
-        self._kinds[query.kind].put(query.query_id)
+        if query.kind in self._kinds:
+            self._kinds[query.kind].put(query.query_id)
+        elif len(self._tasks) >= TASKS_MAX:
+            self._answer(query.query_id, _failure(RESOURCE_EXHAUSTED, "too many calls at a time"))
+        else:
+            task = asyncio.get_running_loop().create_task(self._carry_out(query))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _carry_out(self, query: Query) -> None:
+        call = self._calls[query.kind]
+        try:
+            outcome = await call(query.argument or {})
+        except Exception as error:
+            _log.warning("the engine refused %s: %s", query.kind, error)
+            outcome = {"success": False, "message": str(error) or type(error).__name__}
+        self._answer(query.query_id, outcome)
+
+    async def _flush_cache(self, argument: Mapping[str, Any]) -> _Outcome:
+        """Until the engine does it, for ``timeout_s``, and for a moment in any case."""
+        flush = self._method("flush_cache")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + max(float(argument.get("timeout_s", 0.0)), FLUSH_GRACE_S)
+        while True:
+            result = await flush()
+            self._pulse.reply()
+            success = bool(getattr(result, "success", result))
+            if success or loop.time() >= deadline:
+                break
+            await asyncio.sleep(FLUSH_PERIOD_S)
+        said = str(getattr(result, "message", "") or "")
+        refusal = "the engine refuses: requests are still in flight"
+        return {"success": success, "message": said or ("Cache flushed" if success else refusal)}
+
+    async def _start_profile(self, argument: Mapping[str, Any]) -> _Outcome:
+        names = ("output_dir", "activities", "with_stack", "record_shapes")
+        fields: dict[str, Any] = {name: argument.get(name) for name in names}
+        for name in ("start_step", "num_steps"):
+            fields[name] = int(argument[name]) if name in argument else None
+        by_stage = bool(argument.get("profile_by_stage", False))
+        await self._method("start_profile")(**fields, profile_by_stage=by_stage)
+        self._pulse.reply()
+        return {"success": True, "message": "Profiling started"}
+
+    async def _stop_profile(self, _argument: Mapping[str, Any]) -> _Outcome:
+        await self._method("stop_profile")()
+        self._pulse.reply()
+        return {"success": True, "message": "Profiling stopped"}
+
+    async def _get_tokenizer(self, _argument: Mapping[str, Any]) -> _Outcome:
+        try:
+            return dict(await self._tokenizer.get())
+        except FileNotFoundError as error:
+            return _failure(NOT_FOUND, str(error))
+        except LookupError as error:
+            return _failure(FAILED_PRECONDITION, str(error.args[0]))
+
+    def _method(self, name: str) -> Callable[..., Awaitable[Any]]:
+        method = getattr(self._llm, name, None)
+        if not callable(method):
+            raise RuntimeError(f"this engine has no {name}")
+        return cast(Callable[..., Awaitable[Any]], method)
 
     async def _is_paused(self) -> bool:
         ask = getattr(self._llm, "is_scheduler_paused", None)

@@ -176,7 +176,10 @@ class Servicer:
         self._core.set_weight_version(version)
 
     def answer(self, query_id: int, value: object) -> None:
-        """Answers a ``Query``: a bool, or None when it failed. Unknown ids are ignored."""
+        """Answers a ``Query``: a bool or a dict, as its kind has it, or None when it failed.
+
+        Unknown ids are ignored.
+        """
         self._core.answer(query_id, value)
 
 

@@ -98,6 +98,10 @@ typedef enum rk_method {
     RK_METHOD_GET_MODEL_INFO,
     RK_METHOD_GET_SERVER_INFO,
     RK_METHOD_GET_LOADS,
+    RK_METHOD_FLUSH_CACHE,
+    RK_METHOD_START_PROFILE,
+    RK_METHOD_STOP_PROFILE,
+    RK_METHOD_GET_TOKENIZER,
     RK_METHODS,
 } rk_method;
 
@@ -117,10 +121,16 @@ typedef struct rk_dialect {
     /* For requests without fields we read: only checks that the bytes are a message. */
     rk_code (*decode_empty)(const uint8_t *bytes, size_t size, rk_status *status);
     rk_code (*decode_loads)(const uint8_t *bytes, size_t size, rk_loads_query *query, rk_status *status);
+    /* On RK_OK `*argument` is the engine's, as RK_QUERY_… describes it; the caller's to free. */
+    rk_code (*decode_flush)(const uint8_t *bytes, size_t size, rk_value **argument, rk_status *status);
+    rk_code (*decode_profile)(const uint8_t *bytes, size_t size, rk_value **argument, rk_status *status);
 
     void (*encode_chunk)(rk_buf *out, const rk_text *request_id, const rk_tokens *tokens);
     void (*encode_complete)(rk_buf *out, const rk_text *request_id, const rk_completion *completion);
     void (*encode_abort)(rk_buf *out, bool success, const char *message);
+    void (*encode_outcome)(rk_buf *out, bool success, const char *message); /* FlushCache, profiling */
+    /* A piece of the archive; `sha256` NULL but on the last one. */
+    void (*encode_tokenizer)(rk_buf *out, const uint8_t *bytes, size_t size, const char *sha256);
     void (*encode_health)(rk_buf *out, bool healthy, const char *message);
     void (*encode_model_info)(rk_buf *out, const rk_worker_info *info, const char *weight_version);
     void (*encode_server_info)(rk_buf *out, const rk_server_state *state);

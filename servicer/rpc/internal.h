@@ -126,7 +126,8 @@ extern const rk_method_def rk_health_methods[];
 extern const size_t rk_health_method_count;
 extern const rk_method_def rk_reflection_methods[];
 extern const size_t rk_reflection_method_count;
-extern const rk_method_def rk_dialect_methods[]; /* by rk_method; paths come from the dialect */
+/* Fills and returns `def`; its path comes from the dialect. */
+const rk_method_def *rk_dialect_method(rk_method method, rk_method_def *def);
 
 /* Generate, as the effects and the sink see it. */
 typedef struct rk_generate rk_generate;
@@ -140,6 +141,14 @@ void rk_generate_post_effect(rk_generate *generate, const rk_effect *effect, rk_
 void rk_generate_output(rk_generate *generate, const rk_output *output);
 /* Engine thread, under calls_lock: true the first time. */
 bool rk_generate_first_output(rk_generate *generate);
+
+/* What only the engine can do: asked.c, tokenizer.c. */
+void rk_flush_cache_handle(rk_call *call, const uint8_t *bytes, size_t size);
+void rk_start_profile_handle(rk_call *call, const uint8_t *bytes, size_t size);
+void rk_stop_profile_handle(rk_call *call, const uint8_t *bytes, size_t size);
+size_t rk_asked_size(void);
+void rk_tokenizer_handle(rk_call *call, const uint8_t *bytes, size_t size);
+size_t rk_tokenizer_size(void);
 
 void rk_unary_handle(rk_call *call, const uint8_t *bytes, size_t size);
 
@@ -158,9 +167,12 @@ void rk_calls_remove(rk_servicer *servicer, uint64_t handle);                   
 
 /* Asks the engine; the answer, or its absence after `timeout_ms`, comes as `on_answer` on the call's poller.
  * `answer` is NULL when there is none, and freed afterwards. */
-void rk_query_ask(rk_call *call, rk_query query, uint64_t timeout_ms,
+void rk_query_ask(rk_call *call, rk_query query, const rk_value *argument, uint64_t timeout_ms,
                   void (*on_answer)(rk_call *call, const rk_value *answer));
 void rk_query_expire(rk_servicer *servicer, uint64_t now); /* UINT64_MAX: all of them */
+
+/* What an answer says that the call as a whole fails with; false: it says something else. */
+bool rk_answer_is_failure(const rk_value *answer, rk_status *status);
 
 typedef struct rk_engine_view {
     rk_engine_state state; /* with STALLED derived from missing beats */

@@ -25,7 +25,19 @@ static void answered(rk_post *post, rk_poller *poller) {
     free(pending);
 }
 
-void rk_query_ask(rk_call *call, rk_query query, uint64_t timeout_ms,
+const char *rk_query_name(rk_query query) {
+    static const char *const names[RK_QUERIES] = {
+        [RK_QUERY_PROBE] = "probe",
+        [RK_QUERY_IS_PAUSED] = "is_paused",
+        [RK_QUERY_FLUSH_CACHE] = "flush_cache",
+        [RK_QUERY_START_PROFILE] = "start_profile",
+        [RK_QUERY_STOP_PROFILE] = "stop_profile",
+        [RK_QUERY_TOKENIZER] = "tokenizer",
+    };
+    return (unsigned)query < RK_QUERIES ? names[query] : "unknown";
+}
+
+void rk_query_ask(rk_call *call, rk_query query, const rk_value *argument, uint64_t timeout_ms,
                   void (*on_answer)(rk_call *call, const rk_value *answer)) {
     rk_servicer *servicer = call->servicer;
     rk_pending *pending = servicer->ops->query ? calloc(1, sizeof *pending) : NULL;
@@ -42,7 +54,7 @@ void rk_query_ask(rk_call *call, rk_query query, uint64_t timeout_ms,
     pending->id = id;
     rk_list_push_back(&servicer->queries, &pending->link);
     (void)pthread_mutex_unlock(&servicer->query_lock);
-    if (servicer->ops->query(servicer->engine, query, id) < 0)
+    if (servicer->ops->query(servicer->engine, query, id, argument) < 0)
         rk_sink_answer(servicer, id, NULL);
 }
 

@@ -157,7 +157,7 @@ static int list_methods(rk_servicer *servicer) {
         return -ENOMEM;
     size_t at = 0;
     for (int m = 0; m < RK_METHODS; m++) {
-        servicer->methods[at] = rk_dialect_methods[m];
+        (void)rk_dialect_method((rk_method)m, &servicer->methods[at]);
         servicer->methods[at++].path = servicer->dialect->methods[m];
     }
     for (size_t i = 0; i < rk_health_method_count; i++)

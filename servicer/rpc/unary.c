@@ -61,7 +61,7 @@ static void handle_health_check(rk_call *call, const uint8_t *bytes, size_t size
     } else if (view.heard_ms <= HEARD_FRESH_MS) {
         reply_health(call, true, "Health check passed");
     } else {
-        rk_query_ask(call, RK_QUERY_PROBE, PROBE_MS, probed);
+        rk_query_ask(call, RK_QUERY_PROBE, NULL, PROBE_MS, probed);
     }
 }
 
@@ -160,7 +160,7 @@ static void handle_server_info(rk_call *call, const uint8_t *bytes, size_t size)
     rk_engine_view view;
     rk_engine_look(servicer, rk_now_ms(), &view);
     if (view.state == RK_ENGINE_READY)
-        rk_query_ask(call, RK_QUERY_IS_PAUSED, PAUSED_MS, reply_server_info);
+        rk_query_ask(call, RK_QUERY_IS_PAUSED, NULL, PAUSED_MS, reply_server_info);
     else /* an engine that is not up or stuck is not asked: discovery must not wait for it */
         reply_server_info(call, NULL);
 }
@@ -252,13 +252,27 @@ static void handle_loads(rk_call *call, const uint8_t *bytes, size_t size) {
     free(rows);
 }
 
-/* In the order of rk_method; the paths are the dialect's. */
-const rk_method_def rk_dialect_methods[RK_METHODS] = {
-    [RK_METHOD_GENERATE] = {NULL, false, sizeof(rk_generate), rk_generate_handle, RK_METHOD_GENERATE},
-    [RK_METHOD_ABORT] = {NULL, false, sizeof(rk_call), handle_abort, RK_METHOD_ABORT},
-    [RK_METHOD_HEALTH_CHECK] = {NULL, false, sizeof(rk_call), handle_health_check, RK_METHOD_HEALTH_CHECK},
-    [RK_METHOD_GET_MODEL_INFO] = {NULL, false, sizeof(rk_call), handle_model_info, RK_METHOD_GET_MODEL_INFO},
-    [RK_METHOD_GET_SERVER_INFO] = {NULL, false, sizeof(rk_call), handle_server_info,
-                                   RK_METHOD_GET_SERVER_INFO},
-    [RK_METHOD_GET_LOADS] = {NULL, false, sizeof(rk_call), handle_loads, RK_METHOD_GET_LOADS},
-};
+/* The paths are the dialect's. The sizes of some calls are other files' to know, so the table is filled once. */
+const rk_method_def *rk_dialect_method(rk_method method, rk_method_def *def) {
+    static const struct {
+        void (*handle)(rk_call *call, const uint8_t *bytes, size_t size);
+        size_t (*size)(void);
+    } table[RK_METHODS] = {
+        [RK_METHOD_GENERATE] = {rk_generate_handle, rk_generate_size},
+        [RK_METHOD_ABORT] = {handle_abort, NULL},
+        [RK_METHOD_HEALTH_CHECK] = {handle_health_check, NULL},
+        [RK_METHOD_GET_MODEL_INFO] = {handle_model_info, NULL},
+        [RK_METHOD_GET_SERVER_INFO] = {handle_server_info, NULL},
+        [RK_METHOD_GET_LOADS] = {handle_loads, NULL},
+        [RK_METHOD_FLUSH_CACHE] = {rk_flush_cache_handle, rk_asked_size},
+        [RK_METHOD_START_PROFILE] = {rk_start_profile_handle, rk_asked_size},
+        [RK_METHOD_STOP_PROFILE] = {rk_stop_profile_handle, rk_asked_size},
+        [RK_METHOD_GET_TOKENIZER] = {rk_tokenizer_handle, rk_tokenizer_size},
+    };
+    *def = (rk_method_def){
+        .call_size = table[method].size ? table[method].size() : sizeof(rk_call),
+        .handle = table[method].handle,
+        .method = method,
+    };
+    return def;
+}

@@ -247,19 +247,19 @@ END_TEST
 
 START_TEST(questions_are_answered_unless_it_is_silent) {
     start((rk_standin_options){0});
-    ck_assert_int_eq(rk_standin_ops()->query(engine, RK_QUERY_PROBE, 1), 0);
-    ck_assert_int_eq(rk_standin_ops()->query(engine, RK_QUERY_IS_PAUSED, 2), 0);
+    ck_assert_int_eq(rk_standin_ops()->query(engine, RK_QUERY_PROBE, 1, NULL), 0);
+    ck_assert_int_eq(rk_standin_ops()->query(engine, RK_QUERY_IS_PAUSED, 2, NULL), 0);
     WAIT_FOR(heard.answers[1] == 1 && heard.answers[2] == 0);
     rk_standin_pause(engine, true);
-    ck_assert_int_eq(rk_standin_ops()->query(engine, RK_QUERY_PROBE, 3), 0);
-    ck_assert_int_eq(rk_standin_ops()->query(engine, RK_QUERY_IS_PAUSED, 4), 0);
+    ck_assert_int_eq(rk_standin_ops()->query(engine, RK_QUERY_PROBE, 3, NULL), 0);
+    ck_assert_int_eq(rk_standin_ops()->query(engine, RK_QUERY_IS_PAUSED, 4, NULL), 0);
     WAIT_FOR(heard.answers[4] == 1);
     ck_assert_int_eq(heard.answers[3], -1); /* a probe is a token, and there are none */
     rk_standin_pause(engine, false);
     WAIT_FOR(heard.answers[3] == 1);
     rk_standin_silence(engine, true);
-    ck_assert_int_eq(rk_standin_ops()->query(engine, RK_QUERY_PROBE, 5), 0);
-    ck_assert_int_eq(rk_standin_ops()->query(engine, RK_QUERY_IS_PAUSED, 6), 0);
+    ck_assert_int_eq(rk_standin_ops()->query(engine, RK_QUERY_PROBE, 5, NULL), 0);
+    ck_assert_int_eq(rk_standin_ops()->query(engine, RK_QUERY_IS_PAUSED, 6, NULL), 0);
     abort_one(1, 0); /* comes after them, so once it is acknowledged they have been looked at */
     WAIT_FOR(heard.aborted_count == 1);
     ck_assert_int_eq(heard.answers[5], -1);
@@ -337,7 +337,7 @@ START_TEST(stopping_lets_go_of_what_runs_and_what_comes_late) {
     size_t count = heard.count;
     submit(3, (wish){.max_new = 1});
     abort_one(1, RK_ALL_CHOICES);
-    ck_assert_int_eq(rk_standin_ops()->query(engine, RK_QUERY_PROBE, 1), 0);
+    ck_assert_int_eq(rk_standin_ops()->query(engine, RK_QUERY_PROBE, 1, NULL), 0);
     ck_assert_uint_eq(heard.count, count);
     ck_assert_uint_eq(rk_standin_live(engine), 4);
 }

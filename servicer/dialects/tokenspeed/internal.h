@@ -64,6 +64,10 @@ rk_code rk_ts_decode_abort(const uint8_t *bytes, size_t size, char id[513], size
                            rk_status *status);
 rk_code rk_ts_decode_empty(const uint8_t *bytes, size_t size, rk_status *status);
 rk_code rk_ts_decode_loads(const uint8_t *bytes, size_t size, rk_loads_query *query, rk_status *status);
+rk_code rk_ts_decode_flush(const uint8_t *bytes, size_t size, rk_value **argument, rk_status *status);
+rk_code rk_ts_decode_profile(const uint8_t *bytes, size_t size, rk_value **argument, rk_status *status);
+void rk_ts_encode_outcome(rk_buf *out, bool success, const char *message);
+void rk_ts_encode_tokenizer(rk_buf *out, const uint8_t *bytes, size_t size, const char *sha256);
 void rk_ts_encode_chunk(rk_buf *out, const rk_text *request_id, const rk_tokens *tokens);
 void rk_ts_encode_complete(rk_buf *out, const rk_text *request_id, const rk_completion *completion);
 void rk_ts_encode_abort(rk_buf *out, bool success, const char *message);
