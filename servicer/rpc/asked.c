@@ -1,6 +1,7 @@
 /* Calls that only the engine can carry out: FlushCache, StartProfile, StopProfile. Forwarded with a bound.
  *
- * The engine's refusal is an answer (success=false, with its message); silence past the bound is DEADLINE_EXCEEDED. */
+ * The engine's refusal is an answer (success=false, with its message); silence past the bound is
+ * DEADLINE_EXCEEDED. */
 #include <inttypes.h>
 
 #include "base/clock.h"
@@ -28,7 +29,8 @@ bool rk_answer_is_failure(const rk_value *answer, rk_status *status) {
         return false;
     bool known = code->number > RK_OK && code->number <= RK_UNAUTHENTICATED;
     (void)rk_status_set(status, known ? (rk_code)code->number : RK_INTERNAL, "%s",
-                        message && message->kind == RK_VALUE_STRING ? message->string : "the engine failed it");
+                        message && message->kind == RK_VALUE_STRING ? message->string
+                                                                    : "the engine failed it");
     return true;
 }
 
@@ -49,8 +51,9 @@ static void answered(rk_call *call, const rk_value *answer) {
     const rk_value *success = rk_value_get(answer, "success");
     const rk_value *message = rk_value_get(answer, "message");
     rk_buf out = RK_BUF_INIT;
-    call->servicer->dialect->encode_outcome(&out, success && success->kind == RK_VALUE_BOOL && success->boolean,
-                                            message && message->kind == RK_VALUE_STRING ? message->string : "");
+    call->servicer->dialect->encode_outcome(
+        &out, success && success->kind == RK_VALUE_BOOL && success->boolean,
+        message && message->kind == RK_VALUE_STRING ? message->string : "");
     rk_call_reply(call, &out);
     rk_buf_free(&out);
 }
@@ -62,8 +65,8 @@ static bool can_be_asked(rk_call *call, rk_status *status) {
     static const char *const states[] = {"has not warmed up yet", "is ready", "is stalled", "is gone"};
     if (view.state == RK_ENGINE_READY)
         return true;
-    (void)rk_status_set(status, RK_UNAVAILABLE, "the engine %s%s%s", states[view.state], view.why[0] ? ": " : "",
-                        view.why);
+    (void)rk_status_set(status, RK_UNAVAILABLE, "the engine %s%s%s", states[view.state],
+                        view.why[0] ? ": " : "", view.why);
     return false;
 }
 

@@ -1,7 +1,7 @@
 /* GetTokenizer: the archive that the engine's side has built, in pieces.
  *
- * It is read from a descriptor that stays the engine's side's, a piece at a time, as fast as the client reads: one
- * piece in memory a call. */
+ * It is read from a descriptor that stays the engine's side's, a piece at a time, as fast as the client
+ * reads: one piece in memory a call. */
 #include <errno.h>
 #include <grpc/byte_buffer.h>
 #include <stdio.h>

@@ -252,7 +252,8 @@ static void handle_loads(rk_call *call, const uint8_t *bytes, size_t size) {
     free(rows);
 }
 
-/* The paths are the dialect's. The sizes of some calls are other files' to know, so the table is filled once. */
+/* The paths are the dialect's. The sizes of some calls are other files' to know, so the table is filled once.
+ */
 const rk_method_def *rk_dialect_method(rk_method method, rk_method_def *def) {
     static const struct {
         void (*handle)(rk_call *call, const uint8_t *bytes, size_t size);

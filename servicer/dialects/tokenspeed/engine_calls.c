@@ -1,4 +1,5 @@
-/* The calls that go through to the engine: FlushCache, StartProfile, StopProfile, GetTokenizer. Any thread. */
+/* The calls that go through to the engine: FlushCache, StartProfile, StopProfile, GetTokenizer. Any thread.
+ */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -32,9 +33,10 @@ rk_code rk_ts_decode_flush(const uint8_t *bytes, size_t size, rk_value **argumen
     if (code != RK_OK)
         return code;
     if (draft.timeout_s < 0)
-        return rk_status_set(status, RK_INVALID_ARGUMENT,
-                             "timeout_s is %g; give the seconds that the engine may take to become idle, or 0",
-                             (double)draft.timeout_s);
+        return rk_status_set(
+            status, RK_INVALID_ARGUMENT,
+            "timeout_s is %g; give the seconds that the engine may take to become idle, or 0",
+            (double)draft.timeout_s);
     *argument = rk_value_map();
     if (*argument && rk_value_set(*argument, "timeout_s", rk_value_number((double)draft.timeout_s)) == 0)
         return RK_OK;

@@ -120,13 +120,14 @@ typedef struct rk_submission {
 typedef enum rk_query {
     RK_QUERY_PROBE,     /* generate one token; answer: bool */
     RK_QUERY_IS_PAUSED, /* answer: bool */
-    /* The three that follow are answered by an outcome: a map of `success` (bool) and `message` (text); or, when
-     * the call as a whole fails, of `code` (number: an rk_code) and `message`. */
-    RK_QUERY_FLUSH_CACHE,   /* argument: a map of `timeout_s` (number): how long the engine may take to become idle */
+    /* The three that follow are answered by an outcome: a map of `success` (bool) and `message` (text); or,
+     * when the call as a whole fails, of `code` (number: an rk_code) and `message`. */
+    RK_QUERY_FLUSH_CACHE,   /* argument: a map of `timeout_s` (number): how long the engine may take to become
+                               idle */
     RK_QUERY_START_PROFILE, /* argument: a map of the fields of StartProfileRequest that were set */
     RK_QUERY_STOP_PROFILE,
-    /* Answer: a map of `fd` (number: a file with the whole archive, readable until the process ends), `size` (bytes)
-     * and `sha256` (text, lower-case hex); or of `code` and `message`. */
+    /* Answer: a map of `fd` (number: a file with the whole archive, readable until the process ends), `size`
+     * (bytes) and `sha256` (text, lower-case hex); or of `code` and `message`. */
     RK_QUERY_TOKENIZER,
     RK_QUERIES,
 } rk_query;
@@ -141,8 +142,8 @@ typedef struct rk_engine_ops {
     /* Ends one choice, or all (RK_ALL_CHOICES). At most once per engine request. The engine answers
      * rk_sink_aborted once it has taken note; it need not push a final output. */
     void (*abort)(void *engine, uint64_t handle, uint32_t choice);
-    /* NULL: this engine answers no questions. -errno: not this one. `argument` is NULL where the question has none,
-     * and valid during the call only. */
+    /* NULL: this engine answers no questions. -errno: not this one. `argument` is NULL where the question has
+     * none, and valid during the call only. */
     int (*query)(void *engine, rk_query query, uint64_t query_id, const rk_value *argument);
     /* Ends the room in the scheduler processes (the release agent); rk_sink_released once the engine has
      * let go. NULL: there is no agent, only `abort`. */
