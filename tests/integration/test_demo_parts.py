@@ -219,6 +219,21 @@ def test_it_says_what_the_link_did_and_what_the_window_does() -> None:
     assert second.startswith("With rooms off and the window reported, 0 requests failed")
 
 
+@pytest.mark.parametrize(
+    ("case", "name", "flags"),
+    [
+        (OFF, "rooms-off", ["off", "off", "off"]),
+        (ONLY, "rooms-only", ["on", "off", "off"]),
+        (ON, "rooms-on", ["on", "on", "off"]),
+        (Case(rooms=True, window_reported=True, link=True), "rooms-on", ["on", "on", "on"]),
+    ],
+)
+def test_a_case_is_what_the_workers_are_told(case: Case, name: str, flags: list[str]) -> None:
+    assert case.name == name
+    assert case.flags[::2] == ["--rooms", "--room-link", "--room-report-window"]
+    assert case.flags[1::2] == flags
+
+
 def test_requests_become_due_in_waves() -> None:
     workload = Workload(requests=6, wave=2, wave_s=1.5)
     assert [workload.due_s(number) for number in range(6)] == [0, 0, 1.5, 1.5, 3, 3]

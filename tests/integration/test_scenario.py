@@ -46,6 +46,19 @@ def line_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 @needs_smg
 @scaled_deadlines
 @pytest.mark.timeout(RUN_GUARD_S + 10)
+@pytest.mark.parametrize(("name", "requests"), [("hidden-window", 64), ("two-gateways", 32)])
+def test_nobody_fails_with_the_link(name: str, requests: int) -> None:
+    done = run(name, guard_s=RUN_GUARD_S)
+    line = line_of(done)
+    assert (line["scenario"], line["link"], line["rooms"]) == (name, True, True)
+    assert (line["requests"], line["failed"], line["slots_leaked"]) == (requests, 0, 0), line
+    assert "It is as it must be." in " ".join(done.stdout.split())
+    assert done.returncode == 0
+
+
+@needs_smg
+@scaled_deadlines
+@pytest.mark.timeout(RUN_GUARD_S + 10)
 def test_without_the_link_requests_fail_and_it_says_so() -> None:
     done = run("hidden-window", "--link", "off", guard_s=RUN_GUARD_S)
     line = line_of(done)
@@ -59,7 +72,7 @@ def test_without_the_link_requests_fail_and_it_says_so() -> None:
 @scaled_deadlines
 @pytest.mark.timeout(RUN_GUARD_S + 10)
 def test_who_is_above_capacity_is_refused_and_nothing_is_stranded() -> None:
-    done = run("above-capacity", "--link", "off", "--json-only", guard_s=RUN_GUARD_S)
+    done = run("above-capacity", "--json-only", guard_s=RUN_GUARD_S)
     line = line_of(done)
     assert done.stdout.count("\n") == 1
     assert (line["failed_otherwise"], line["legs_left"], line["slots_leaked"]) == (0, 0, 0), line

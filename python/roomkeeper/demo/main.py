@@ -38,7 +38,6 @@ from roomkeeper.demo.plan import (
     GatewayKind,
     Result,
     Workload,
-    has_link,
 )
 from roomkeeper.demo.ports import GATEWAYS_MAX
 from roomkeeper.demo.progress import Progress
@@ -131,8 +130,7 @@ def _run(options: argparse.Namespace, progress: Progress) -> None:
         f"deadlines are {scale}: {workload.bootstrap_timeout_s:g} s for the prefill's bootstrap, "
         f"{workload.transfer_timeout_s:g} s for the KV transfer"
     )
-    cases = [OFF, ONLY, *([ON] if has_link() else ())]
-    cases += INGREDIENTS if options.ingredients else ()
+    cases = [OFF, ONLY, ON, *(INGREDIENTS if options.ingredients else ())]
     results = [run_case(case, workload, kind, progress) for case in cases]
     _show(results, workload, options.out, progress)
 
@@ -169,8 +167,8 @@ def _show(results: list[Result], workload: Workload, out: Path, progress: Progre
     progress.clear()
     columns = min(shutil.get_terminal_size((COLUMNS_MAX, 24)).columns, COLUMNS_MAX)
     texts = [
-        report.meaning(results[0], results[2 if has_link() else 1], workload),
-        *(report.ingredients(results) if has_link() else ()),
+        report.meaning(results[0], results[2], workload),
+        *report.ingredients(results),
         f"The slots as a picture: {out / PICTURE}",
     ]
     sections = [

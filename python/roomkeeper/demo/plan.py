@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from roomkeeper.config import keys
-
 GatewayKind = Literal["smg", "builtin"]
 
 #: What requests and workers call the model.
@@ -114,14 +112,9 @@ class Case:
         """The workers' flags for it."""
         return [
             *("--rooms", switch(self.rooms)),
-            *(("--room-link", switch(self.link)) if has_link() else ()),
+            *("--room-link", switch(self.link)),
             *("--room-report-window", switch(self.window_reported)),
         ]
-
-
-def has_link() -> bool:
-    """Whether the servicer that is built here knows the room link."""
-    return any(key.name == "link" for key in keys())
 
 
 def switch(on: bool) -> str:

@@ -1,19 +1,23 @@
-"""200 clients open a room each and all go away at once; then somebody has an ordinary request.
+"""200 rooms are opened and all cancelled at once; then somebody has an ordinary request.
 
-The clients are sockets that are closed, as a gateway's clients go away in life. A few streams that
-began before them go on. KV transfers are slow here, so that the storm finds legs in every state:
-in line, in the engine and waiting for KV, generating.
+The rooms are opened at the two workers themselves, as a gateway would: a gateway notices that a
+client has gone away only when it has something to say to it, so through one no storm reaches a
+worker at once. The streams that go on, and the request that follows, come through the gateway. KV
+transfers are slow here, so that the storm finds legs in line, held, and waiting for KV.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import socket
+import random
 import time
 from collections.abc import Callable
+from typing import Any
 
-from roomkeeper.demo.burst import Burst, chat
+from roomkeeper import wire
+from roomkeeper.demo.builtin import PACKAGE, channel_to
+from roomkeeper.demo.burst import Burst
 from roomkeeper.demo.plan import DemoError, Layout, Outcome, Workload
 from roomkeeper.demo.ports import HOST
 from roomkeeper.demo.progress import Progress
@@ -29,6 +33,7 @@ ROOMS = 200
 SURVIVORS = 4
 #: The survivors generate for so many steps of 10 ms.
 SURVIVOR_TOKENS = 800
+STORM_TOKENS = 200
 WORKLOAD = Workload(requests=SURVIVORS, concurrency=SURVIVORS, window=16, tokens=SURVIVOR_TOKENS)
 NEXT = Workload(requests=1, concurrency=1, tokens=40)
 KV_MS = 1500
@@ -81,6 +86,35 @@ class Aborts:
             self.with_twin.append(name)
 
 
+class Clients:
+    """Those who open rooms and go away. One thread."""
+
+    def __init__(self, site: Site) -> None:
+        self._wire = wire.load()
+        self._bootstrap_port = site.ports.bootstrap
+        self._channels = [channel_to(life.address) for life in site.lives]
+        self._stubs = [self._wire.stub(channel, wire.TOKENSPEED) for channel in self._channels]
+        self._calls: list[Any] = []
+
+    def open(self, number: int) -> None:
+        """One room: the same Generate to both workers."""
+        request = self._wire.message(PACKAGE + "GenerateRequest")()
+        request.request_id = f"{STORM}-{number}"
+        request.tokenized.input_ids.extend(range(number, number + 6))
+        request.sampling_params.max_new_tokens = STORM_TOKENS
+        request.sampling_params.ignore_eos = True
+        request.stream = True
+        request.kv_bootstrap_info.bootstrap_host = HOST
+        request.kv_bootstrap_info.bootstrap_port = self._bootstrap_port
+        request.kv_bootstrap_info.bootstrap_room = random.randrange(1, 2**63)
+        self._calls += [stub.Generate(request) for stub in self._stubs]
+
+    def cancel(self) -> None:
+        """All of them, both legs of each: gRPC core cancels what is open on a closed channel."""
+        for channel in self._channels:
+            channel.close()
+
+
 def run(setting: Setting, progress: Progress) -> Finding:
     """The case. DemoError: something does not come up, or the rooms do not arrive."""
     case = setting.case(window_reported=False)
@@ -94,15 +128,16 @@ def run(setting: Setting, progress: Progress) -> Finding:
         survivors.start()
         _wait(site, lambda: _arrived(site) >= SURVIVORS, "the streams that go on")
         progress.update(f"{case.title}: {ROOMS} rooms are opened")
-        sockets = [_open(site, number) for number in range(ROOMS)]
+        clients = Clients(site)
+        for number in range(ROOMS):
+            clients.open(number)
         _wait(site, lambda: _arrived(site) >= SURVIVORS + ROOMS, f"{ROOMS} rooms")
         cancelled_s = time.monotonic()
-        for client in sockets:
-            client.close()
+        clients.cancel()
         cancel_ms = (time.monotonic() - cancelled_s) * 1e3
         follower = Burst(site.gateway_ports(), NEXT, FOLLOWER)
         follower.start()
-        progress.update(f"{case.title}: all went away in {cancel_ms:.1f} ms, one comes")
+        progress.update(f"{case.title}: all were cancelled in {cancel_ms:.1f} ms, one comes")
         until(lambda: follower.over() and survivors.over(), site.children.check, GUARD_S)
         leaked, left = slots_leaked(site), legs_left(site)
         aborts = _aborts(site, cancelled_s)
@@ -123,18 +158,6 @@ def _arrived(site: Site) -> int:
         return worker.total("arrived") or len(read_legs(decode.trace))
     finally:
         asker.close()
-
-
-def _open(site: Site, number: int) -> socket.socket:
-    """A chat request that nobody will read the answer of."""
-    body = chat(number, prompt_words=6, tokens=200).encode()
-    head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
-        f"X-Request-Id: {STORM}-{number}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    client = socket.create_connection((HOST, site.gateway_ports()[0]), GUARD_S)
-    client.sendall(head.encode() + body)
-    return client
 
 
 def _aborts(site: Site, cancelled_s: float) -> Aborts:
@@ -195,9 +218,9 @@ def _finding(
         ("slots leaked, legs left", f"{leaked}, {left}"),
     ]
     meaning = (
-        f"{ROOMS} clients went away within {cancel_ms:.1f} ms, with {aborts.submitted} legs in an "
-        f"engine: {len(aborts.once)} were aborted once, {len(aborts.with_twin)} ended with their "
-        f"twin. The next request had a slot after {slot} ({AT_ONCE_S:g} s may be)."
+        f"{ROOMS} rooms were cancelled within {cancel_ms:.1f} ms, with {aborts.submitted} legs in "
+        f"an engine: {len(aborts.once)} were aborted once, {len(aborts.with_twin)} ended with "
+        f"their twin. The next request had a slot after {slot} ({AT_ONCE_S:g} s may be)."
     )
     return Finding(
         requests=len(outcomes),
@@ -226,5 +249,4 @@ def _finding(
 SCENARIO = Scenario(
     "200 rooms are opened and all cancelled at once, then comes one ordinary request",
     run,
-    builtin=False,
 )
