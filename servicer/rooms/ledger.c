@@ -120,6 +120,7 @@ void rk_ledger_drain(rk_ledger *ledger, uint64_t now, rk_effects *fx) {
 void rk_ledger_end_all(rk_ledger *ledger, uint64_t now, rk_cause cause, rk_effects *fx) {
     rk_ledger_enter(ledger);
     bool dead = cause == RK_CAUSE_ENGINE_DEAD;
+    ledger->engine_gone |= dead;
     /* Who waits goes first, so that freed slots admit nobody; then the others, by a list of their own since
      * ending one may drop it. */
     for (uint32_t i = 0; i < ledger->options.ranks; i++)

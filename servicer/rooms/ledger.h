@@ -172,6 +172,7 @@ struct rk_ledger {
     rk_notes tombstones;
     rk_notes announced;
     uint32_t held;        /* legs in HELD */
+    bool engine_gone;     /* its process has ended; those of its schedulers may write on */
     uint64_t link_seen;   /* last sign of a link, ms; starts with the first arrival */
     bool link_known;      /* link_seen has a value */
     uint32_t unannounced; /* legs in a row that nobody announced */

@@ -260,7 +260,7 @@ static bool legless_twin_ended(rk_ledger *ledger, uint32_t peer, const rk_room *
         forget_stone(ledger, room);
     else if (!bury(ledger, peer, room, now, cause))
         return false; /* a leg that comes late would run: nothing can be promised */
-    if (ledger->options.role == RK_ROLE_PREFILL)
+    if (ledger->options.role == RK_ROLE_PREFILL && !ledger->engine_gone) /* else no leg is no proof */
         rk_tell_room(ledger, peer, room, RK_TODO_TELL_QUIESCED, cause);
     return true;
 }

@@ -59,6 +59,7 @@ typedef struct model {
     size_t fx_count;
     uint64_t link_seen;
     uint32_t unannounced;
+    bool engine_gone;
 } model;
 
 #define EACH_LEG(m, leg) for (model_leg *leg = (m)->legs; leg < (m)->legs + (m)->count; leg++)

@@ -295,7 +295,7 @@ static inline void model_twin_ended(model *m, uint64_t now, int64_t room, rk_cau
                 return;
             stone->cause = cause;
         }
-        if (prefill)
+        if (prefill && !m->engine_gone)
             model_tell_room(m, RK_FX_TELL_QUIESCED, room, cause);
     }
 }

@@ -13,6 +13,7 @@ typedef struct world {
     model *m;
     uint64_t now;
     unsigned seed;
+    bool may_die;  /* its engine: then no prefill is known to be quiet any more */
     uint8_t *ends; /* by handle: how often the leg has ended on the wire by an effect */
 } world;
 
@@ -291,6 +292,7 @@ static void do_released(world *w, model_leg *leg, rk_effects *fx) {
 
 static void do_engine_dead(world *w, rk_effects *fx) {
     rk_ledger_end_all(w->ledger, w->now, RK_CAUSE_ENGINE_DEAD, fx);
+    w->m->engine_gone = true;
     EACH_LEG(w->m, leg) {
         if (leg->there && leg->state != RK_LEG_ENDED)
             model_end(w->m, leg, w->now, RK_CAUSE_ENGINE_DEAD, MODEL_ENGINE_KNOWS, RK_CAUSE_NONE, true);
@@ -377,7 +379,7 @@ static void one_event(world *w) {
         do_abort_rpc(w, &fx);
     else if (what < 400)
         do_tick(w, &fx);
-    else if (what < 403)
+    else if (what < 403 && w->may_die)
         do_engine_dead(w, &fx);
     else if (what < 550 && w->m->o.linked)
         do_twin(w, &fx);
@@ -416,6 +418,7 @@ static void run_world(rk_ledger_options o, unsigned seed) {
     for (int i = 0; i < EVENTS; i++) {
         if (w.m->count > 96)
             compact(w.m);
+        w.may_die = i > EVENTS / 2;
         one_event(&w);
     }
     rk_effects fx;
