@@ -129,8 +129,14 @@ void rk_link_closed(rk_peers *peers, uint64_t now, rk_link *link, rk_code code, 
     rk_peer *peer = peer_of(peers, link);
     char text[160];
     (void)snprintf(text, sizeof text, "%s%s%s", rk_code_name(code), why && *why ? ": " : "", why ? why : "");
-    if (peer && link->phase == RK_LINK_UP)
-        rk_peer_lose(peers, peer, now, link->goodbye ? "it shuts down" : text, link->goodbye, &fx);
+    /* Up until now, also if this worker has said goodbye: then its phase is over, but the peer still has it.
+     */
+    if (peer && peer->phase == RK_PEER_IS_UP)
+        rk_peer_lose(peers, peer, now,
+                     link->goodbye    ? "it shuts down"
+                     : peers->stopped ? "this worker shuts down"
+                                      : text,
+                     link->goodbye || peers->stopped, &fx);
     else if (peer && link->dialled) {
         peer->link = NULL;
         rk_peer_dial_ended(peers, peer, now, RK_DIAL_FAILED,
@@ -272,7 +278,7 @@ static void begun(rk_peers *peers, rk_link *link, uint64_t now, const rk_frame *
         rk_link_end(peers, older, RK_ABORTED, "replaced by a newer link of the same worker");
     }
     if (!peer)
-        peer = rk_peer_new(peers, now);
+        peer = rk_peer_new(peers, now, fx);
     if (!peer) {
         refuse(peers, now, link, RK_RESOURCE_EXHAUSTED, "too many workers are linked here (links)", fx);
         return;

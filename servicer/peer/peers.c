@@ -148,11 +148,12 @@ void rk_peer_forget(rk_peers *peers, rk_peer *peer) {
 /* Nobody would miss it: a name that never answered, or a worker that has been gone for long. */
 static bool may_go(const rk_peer *peer, uint64_t now) {
     bool gone = peer->phase == RK_PEER_IS_ABSENT || peer->phase == RK_PEER_IS_LOST;
-    uint64_t idle = peer->known ? RK_FORGET_MS : RK_DIAL_PAUSE_MS;
-    return gone && !peer->configured && rk_since(now, peer->since_ms) >= idle;
+    bool idle = peer->known ? rk_since(now, peer->lost_ms) >= RK_FORGET_MS /* however often it is dialled */
+                            : rk_since(now, peer->since_ms) >= RK_DIAL_PAUSE_MS;
+    return gone && !peer->configured && idle;
 }
 
-rk_peer *rk_peer_new(rk_peers *peers, uint64_t now) {
+rk_peer *rk_peer_new(rk_peers *peers, uint64_t now, rk_effects *fx) {
     rk_peer *oldest = NULL;
     rk_peer *place = NULL;
     for (uint32_t i = 1; i <= peers->options.links && !place; i++) {
@@ -163,6 +164,8 @@ rk_peer *rk_peer_new(rk_peers *peers, uint64_t now) {
             oldest = peer;
     }
     if (!place && oldest) {
+        /* Its legs are nobody's now: what is known of the number's next owner proves nothing for them. */
+        rk_ledger_peer_folded(peers->ledger, now, rk_peer_number(peers, oldest), 0, fx);
         rk_peer_forget(peers, oldest);
         place = oldest;
     }
@@ -214,13 +217,14 @@ static bool order_dial(rk_peers *peers, rk_peer *peer, uint64_t now) {
     return true;
 }
 
-static rk_peer *name_peer(rk_peers *peers, const char *bootstrap_host, int32_t bootstrap_port, uint64_t now) {
+static rk_peer *name_peer(rk_peers *peers, const char *bootstrap_host, int32_t bootstrap_port, uint64_t now,
+                          rk_effects *fx) {
     const rk_peer_address *given =
         rk_peer_address_find(&peers->options.addresses, bootstrap_host, bootstrap_port);
     int32_t port = given ? given->port : rk_link_port(peers->options.peer_port, bootstrap_port);
     if (port == 0 || bootstrap_host[0] == '\0')
         return NULL;
-    rk_peer *peer = rk_peer_new(peers, now);
+    rk_peer *peer = rk_peer_new(peers, now, fx);
     if (!peer)
         return NULL;
     rk_peer_address *name = &peer->names[0];
@@ -257,14 +261,16 @@ static void dial_for_leg(rk_peers *peers, rk_peer *peer, uint64_t now) {
 uint32_t rk_peers_of_room(rk_peers *peers, uint64_t now, const rk_room *room) {
     if (peers->options.role != RK_LINK_ROLE_DECODE)
         return 0;
+    rk_effects fx;
+    rk_effects_clear(&fx);
     rk_peers_enter(peers);
     rk_peer *peer = rk_peer_by_name(peers, room->host, room->port);
     if (!peer)
-        peer = name_peer(peers, room->host, room->port, now);
+        peer = name_peer(peers, room->host, room->port, now, &fx);
     uint32_t number = peer ? rk_peer_number(peers, peer) : 0;
     if (peer)
         dial_for_leg(peers, peer, now);
-    rk_peers_leave(peers, NULL);
+    rk_peers_leave(peers, &fx);
     return number;
 }
 
@@ -333,8 +339,10 @@ void rk_peer_lose(rk_peers *peers, rk_peer *peer, uint64_t now, const char *why,
     peers->counts.lost++;
     rk_peer_move(peer, RK_PEER_IS_LOST, now);
     (void)snprintf(peer->row.why, sizeof peer->row.why, "%s", why);
-    rk_log_event(peers->log, in_order ? RK_LOG_INFO : RK_LOG_WARNING,
-                 in_order ? "the other worker has closed the room link" : "a room link is lost",
+    const char *event = !in_order        ? "a room link is lost"
+                        : peers->stopped ? "a room link is closed"
+                                         : "the other worker has closed the room link";
+    rk_log_event(peers->log, in_order ? RK_LOG_INFO : RK_LOG_WARNING, event,
                  RK_FIELD_TEXT("peer", peer->row.name), RK_FIELD_TEXT("address", peer->row.address),
                  RK_FIELD_TEXT("why", why));
     rk_ledger_peer_lost(peers->ledger, now, rk_peer_number(peers, peer), fx);
@@ -360,7 +368,9 @@ static bool is_silent(const rk_peers *peers, const rk_link *link, uint64_t now) 
     uint64_t beat = peers->options.heartbeat_ms;
     if (link->phase == RK_LINK_UP && link->theirs.heartbeat_ms > beat && link->theirs.heartbeat_ms < 60000)
         beat = link->theirs.heartbeat_ms;
-    return rk_since(now, link->heard_ms) >= RK_BEATS_MISSED * beat;
+    /* Whatever else it says, the hellos take no longer than that. */
+    uint64_t last = link->phase == RK_LINK_UP ? link->heard_ms : link->opened_ms;
+    return rk_since(now, last) >= RK_BEATS_MISSED * beat;
 }
 
 static void give_up_silent(rk_peers *peers, rk_link *link, uint64_t now, rk_effects *fx) {

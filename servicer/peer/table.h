@@ -15,8 +15,8 @@
 /* One that never was (and is configured), or has been gone for RK_RECENT_MS, to this. */
 #define RK_DIAL_MOST_MS 30000u
 #define RK_RECENT_MS 600000u
-/* A host that refuses the connection is proof that the worker is gone, but its scheduler processes end a moment
- * after it: so long after the loss nothing of it writes any more. */
+/* A host that refuses the connection is proof that the worker is gone, but its scheduler processes end a
+ * moment after it: so long after the loss nothing of it writes any more. */
 #define RK_GONE_MS 250u
 /* A lost peer that has not come back for so long is served without. */
 #define RK_LOST_MOST_MS 30000u
@@ -82,8 +82,8 @@ void rk_peers_enter(rk_peers *peers);
 void rk_peers_leave(rk_peers *peers, rk_effects *fx);
 uint32_t rk_peer_number(const rk_peers *peers, const rk_peer *peer);
 void rk_peer_move(rk_peer *peer, rk_peer_phase phase, uint64_t now);
-/* A free place; NULL: the table is full of peers that are needed. */
-rk_peer *rk_peer_new(rk_peers *peers, uint64_t now);
+/* A free place, or that of a peer that nobody would miss; NULL: the table is full of others. */
+rk_peer *rk_peer_new(rk_peers *peers, uint64_t now, rk_effects *fx);
 void rk_peer_forget(rk_peers *peers, rk_peer *peer);
 rk_peer *rk_peer_by_name(const rk_peers *peers, const char *host, int32_t port);
 rk_peer *rk_peer_by_instance(const rk_peers *peers, const uint8_t instance[RK_INSTANCE_BYTES]);
