@@ -208,6 +208,18 @@ static void come_up(rk_peers *peers, rk_peer *peer, rk_link *link, uint64_t now,
     rk_ledger_peer_up(peers->ledger, now, link->peer, fx);
 }
 
+/* Decode: the peer that is this same worker by another name, linked or about to be; NULL: there is none. */
+static rk_peer *same_worker(const rk_peers *peers, const rk_link *link) {
+    for (const rk_list *node = peers->links.next; node != &peers->links; node = node->next) {
+        const rk_link *other = RK_CONTAINER(node, rk_link, link);
+        bool begun = other->phase == RK_LINK_BEGIN || other->phase == RK_LINK_UP;
+        if (other != link && begun && peer_of(peers, other) &&
+            memcmp(other->theirs.instance, link->theirs.instance, RK_INSTANCE_BYTES) == 0)
+            return peer_of(peers, other);
+    }
+    return NULL;
+}
+
 /* Decode: the prefill has answered. */
 static void answered(rk_peers *peers, rk_link *link, uint64_t now, rk_effects *fx) {
     const rk_hello *theirs = &link->theirs;
@@ -225,8 +237,8 @@ static void answered(rk_peers *peers, rk_link *link, uint64_t now, rk_effects *f
         rk_link_end(peers, link, RK_CANCELLED, "nobody waits for this link");
         return;
     }
-    rk_peer *same = rk_peer_by_instance(peers, theirs->instance);
-    if (same && same != peer && same->phase == RK_PEER_IS_UP) {
+    rk_peer *same = same_worker(peers, link);
+    if (same) {
         rk_ledger_peer_folded(peers->ledger, now, link->peer, rk_peer_number(peers, same), fx);
         rk_peer_fold(peers, peer, same);
         rk_link_end(peers, link, RK_CANCELLED, "this worker is linked already, by another name");

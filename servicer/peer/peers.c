@@ -294,6 +294,16 @@ static void say_why(rk_peers *peers, rk_peer *peer, const char *why) {
                      RK_FIELD_TEXT("why", why));
 }
 
+/* A worker that was linked, and in whose place there is none: its legs wait for one that comes, and those
+ * that end meanwhile have no writer. */
+static void stay_lost(rk_peers *peers, rk_peer *peer, uint64_t now, const char *why, rk_effects *fx) {
+    uint32_t number = rk_peer_number(peers, peer);
+    rk_peer_move(peer, RK_PEER_IS_LOST, now);
+    (void)snprintf(peer->row.why, sizeof peer->row.why, "%s", why);
+    rk_ledger_peer_expected(peers->ledger, number);
+    rk_ledger_nobody_there(peers->ledger, now, number, fx);
+}
+
 void rk_peer_dial_ended(rk_peers *peers, rk_peer *peer, uint64_t now, rk_dial_end end, const char *why,
                         rk_effects *fx) {
     uint32_t number = rk_peer_number(peers, peer);
@@ -301,11 +311,16 @@ void rk_peer_dial_ended(rk_peers *peers, rk_peer *peer, uint64_t now, rk_dial_en
     peer->failures++;
     peer->next_dial_ms = peer->known || peer->configured ? now + pause_after(peer, now) : UINT64_MAX;
     bool was_lost = peer->phase == RK_PEER_IS_LOST;
+    bool refused = end == RK_DIAL_REFUSED || end == RK_DIAL_GONE;
     uint64_t lost_for = rk_since(now, peer->lost_ms);
-    if (was_lost && lost_for < (end == RK_DIAL_REFUSED ? RK_GONE_MS : RK_LOST_MOST_MS))
+    if (was_lost && lost_for < (refused ? RK_GONE_MS : RK_LOST_MOST_MS))
         return; /* it may be frozen, cut off, or just ending: no proof, and no reason to go on without it yet
                  */
-    if (was_lost && end == RK_DIAL_REFUSED)
+    if (peer->known && end == RK_DIAL_GONE) {
+        stay_lost(peers, peer, now, why, fx);
+        return;
+    }
+    if (was_lost && refused)
         rk_ledger_writers_gone(peers->ledger, now, number, fx);
     rk_peer_move(peer, RK_PEER_IS_ABSENT, now);
     rk_ledger_peer_absent(peers->ledger, now, number, fx);
@@ -352,9 +367,21 @@ void rk_peer_lose(rk_peers *peers, rk_peer *peer, uint64_t now, const char *why,
 
 /* ---- the clock ---- */
 
+/* Those that the operator has named are linked before a room names them. */
+static void name_configured(rk_peers *peers, uint64_t now) {
+    peers->named = true;
+    for (uint32_t i = 0; i < peers->options.addresses.count; i++) {
+        const rk_peer_address *item = &peers->options.addresses.items[i];
+        if (!rk_peer_by_name(peers, item->bootstrap_host, item->bootstrap_port))
+            (void)name_peer(peers, item->bootstrap_host, item->bootstrap_port, now);
+    }
+}
+
 static void dial_due(rk_peers *peers, uint64_t now) {
     if (peers->options.role != RK_LINK_ROLE_DECODE)
         return;
+    if (!peers->named)
+        name_configured(peers, now);
     for (uint32_t i = 1; i <= peers->options.links; i++) {
         rk_peer *peer = &peers->table[i];
         bool wanted = peer->used && !peer->link && (peer->known || peer->configured);
@@ -470,6 +497,18 @@ uint32_t rk_peers_read(rk_peers *peers, uint64_t now, rk_peers_counts *counts, r
     *counts = peers->counts;
     counts->known = known;
     counts->up = up;
+    rk_peers_leave(peers, NULL);
+    return known;
+}
+
+bool rk_peers_bootstrap(rk_peers *peers, uint32_t number, char host[RK_ROOM_HOST_MAX], int32_t *port) {
+    rk_peers_enter(peers);
+    const rk_peer *peer = number > 0 && number <= peers->options.links ? &peers->table[number] : NULL;
+    bool known = peer && peer->used && peer->name_count > 0;
+    if (known) {
+        memcpy(host, peer->names[0].bootstrap_host, RK_ROOM_HOST_MAX);
+        *port = peer->names[0].bootstrap_port;
+    }
     rk_peers_leave(peers, NULL);
     return known;
 }

@@ -70,6 +70,7 @@ void rk_peers_abandon(rk_peers *peers);
 typedef enum rk_dial_end {
     RK_DIAL_FAILED,    /* no answer, no route, no such name, … */
     RK_DIAL_REFUSED,   /* the host itself says that nobody listens: proof that the worker is gone */
+    RK_DIAL_GONE,      /* nor does anybody at the bootstrap server's port: no prefill runs there at all */
     RK_DIAL_FORBIDDEN, /* its address is in no allowed network */
 } rk_dial_end;
 void rk_peers_dial_failed(rk_peers *peers, uint64_t now, uint32_t peer, rk_dial_end end, const char *why);
@@ -166,6 +167,8 @@ const char *rk_peer_phase_name(rk_peer_phase phase);
 /* Fills at most `max` rows; returns how many there are. */
 uint32_t rk_peers_read(rk_peers *peers, uint64_t now, rk_peers_counts *counts, rk_peer_row *rows,
                        uint32_t max);
+/* The bootstrap server of a peer that is dialled; false: it is not known any more. */
+bool rk_peers_bootstrap(rk_peers *peers, uint32_t peer, char host[RK_ROOM_HOST_MAX], int32_t *port);
 /* "host:port" of a peer's link for a log line, or "". */
 void rk_peers_address(rk_peers *peers, uint32_t peer, char out[RK_ROOM_HOST_MAX + 8]);
 

@@ -11,7 +11,7 @@
 /* A leg that names an absent peer has it dialled, but not oftener than this. */
 #define RK_DIAL_PAUSE_MS 250u
 /* A peer that was up is dialled at once when it is lost, then with pauses that grow to this. */
-#define RK_REDIAL_MOST_MS 1000u
+#define RK_REDIAL_MOST_MS 500u
 /* One that never was (and is configured), or has been gone for RK_RECENT_MS, to this. */
 #define RK_DIAL_MOST_MS 30000u
 #define RK_RECENT_MS 600000u
@@ -66,6 +66,7 @@ struct rk_peers {
     uint32_t due_count;
     uint64_t second_ms;    /* dials per second: when this one began … */
     uint32_t second_dials; /* … and how many there have been in it */
+    bool named; /* the configured ones are in the table */
     bool stopped;
     rk_peers_counts counts;
 };

@@ -147,6 +147,18 @@ static void release_if_ended(rk_ledger *ledger, rk_leg *leg, uint32_t peer, uint
         rk_release_room(ledger, leg, now);
 }
 
+static void release_whatever_ended(rk_ledger *ledger, rk_leg *leg, uint32_t peer, uint64_t now) {
+    if (is_of(leg, peer) && leg->state == RK_LEG_ENDED && rk_submitted(leg))
+        rk_release_room(ledger, leg, now);
+}
+
+void rk_ledger_nobody_there(rk_ledger *ledger, uint64_t now, uint32_t peer, rk_effects *fx) {
+    rk_ledger_enter(ledger);
+    if (ledger->options.enabled && peer < ledger->options.peers && ledger->options.role == RK_ROLE_DECODE)
+        for_all(ledger, peer, now, release_whatever_ended);
+    rk_ledger_leave(ledger, fx);
+}
+
 void rk_ledger_writers_gone(rk_ledger *ledger, uint64_t now, uint32_t peer, rk_effects *fx) {
     rk_ledger_enter(ledger);
     if (ledger->options.enabled && peer < ledger->options.peers && ledger->options.role == RK_ROLE_DECODE)

@@ -35,6 +35,8 @@ typedef struct rk_dial_job {
     uint32_t peer;
     char host[RK_ROOM_HOST_MAX];
     int32_t port;
+    char bootstrap_host[RK_ROOM_HOST_MAX];
+    int32_t bootstrap_port; /* 0: not known */
     bool trusted;
     rk_networks allowed;
     unsigned connect_ms;
@@ -158,18 +160,42 @@ static void try_addresses(rk_dial_job *job, const struct addrinfo *list) {
     }
 }
 
-static void connect_by_name(rk_dial_job *job) {
+/* NULL: the name has none; the reason is in the job. */
+static struct addrinfo *look_up(rk_dial_job *job, const char *host, int32_t number) {
     char port[12];
-    (void)snprintf(port, sizeof port, "%d", (int)job->port);
+    (void)snprintf(port, sizeof port, "%d", (int)number);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *list = NULL;
-    int code = getaddrinfo(job->host, port, &hints, &list);
-    if (code != 0) {
-        say(job, RK_DIAL_FAILED, gai_strerror(code));
+    int code = getaddrinfo(host, port, &hints, &list);
+    if (code == 0)
+        return list;
+    say(job, RK_DIAL_FAILED, gai_strerror(code));
+    return NULL;
+}
+
+static void connect_by_name(rk_dial_job *job) {
+    struct addrinfo *list = look_up(job, job->host, job->port);
+    if (!list)
         return;
-    }
     try_addresses(job, list);
     freeaddrinfo(list);
+}
+
+/* Nobody takes links there. Is there a prefill at all? One without the link would listen as a bootstrap
+ * server. */
+static void probe_bootstrap(rk_dial_job *job) {
+    rk_dial_job probe = *job;
+    if (job->bootstrap_port == 0)
+        return;
+    struct addrinfo *list = look_up(&probe, job->bootstrap_host, job->bootstrap_port);
+    if (!list)
+        return;
+    try_addresses(&probe, list);
+    freeaddrinfo(list);
+    if (probe.fd >= 0)
+        (void)close(probe.fd);
+    else if (probe.end == RK_DIAL_REFUSED)
+        say(job, RK_DIAL_GONE, "no prefill worker runs there");
 }
 
 /* ---- the channel ---- */
@@ -229,6 +255,8 @@ static void hand_over(rk_servicer *servicer, rk_dial_job *job) {
 static void *dial_main(void *arg) {
     rk_dial_job *job = arg;
     connect_by_name(job);
+    if (job->fd < 0 && job->end == RK_DIAL_REFUSED)
+        probe_bootstrap(job);
     rk_dialler *dialler = job->dialler;
     (void)pthread_mutex_lock(&dialler->lock);
     rk_servicer *servicer = dialler->servicer;
@@ -279,6 +307,8 @@ void rk_dial(rk_dialler *dialler, uint32_t peer, const char *host, int32_t port,
         job->connect_ms = servicer->links->settings.connect_ms;
         job->fd = -1;
         (void)snprintf(job->host, sizeof job->host, "%s", host);
+        if (!rk_peers_bootstrap(servicer->links->peers, peer, job->bootstrap_host, &job->bootstrap_port))
+            job->bootstrap_port = 0;
         say(job, RK_DIAL_FAILED, "its name has no address");
         result = start_thread(job);
     }

@@ -14,6 +14,7 @@ from roomkeeper.launcher import Launched, Ready, RoomFlags, add_room_flags, join
 from roomkeeper.launcher import split_room_flags as split
 from roomkeeper.release.start import agents_for
 from roomkeeper.standin.args import StandinArgs, parse, parser
+from roomkeeper.standin.bootstrap import BootstrapPort
 from roomkeeper.standin.frontend import StandinLLM, launch
 from roomkeeper.standin.kv import check_port
 from roomkeeper.standin.process import run_event_loop
@@ -39,20 +40,25 @@ def main(argv: list[str]) -> int:
         args = parse(engine_argv)
         config = room_config(flags, args)
         logs.set_up(config)
+        bootstrap = None
         if args.role == "prefill":
             check_port(args.disaggregation_bootstrap_port)
+            bootstrap = BootstrapPort(args.disaggregation_bootstrap_port)
         start_trace(args.trace)
     except RoomkeeperError as error:
         _log.error("%s", error)
         return EXIT_USAGE
     engines: list[StandinLLM] = []
-    return serve(
+    code = serve(
         functools.partial(_launch, args, config, engines),
         args,
         config=config,
         addresses=[join_address(args.host, args.port), *flags.listen],
         on_ready=functools.partial(_say_ready, engines),
     )
+    if bootstrap is not None:
+        bootstrap.close()
+    return code
 
 
 def room_config(flags: RoomFlags, args: StandinArgs) -> Config:

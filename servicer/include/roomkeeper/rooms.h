@@ -263,6 +263,8 @@ RK_API void rk_ledger_peer_folded(rk_ledger *ledger, uint64_t now, uint32_t from
 /* Proof that nothing of the worker that was linked last can write any more: slots of ended legs are released.
  */
 RK_API void rk_ledger_writers_gone(rk_ledger *ledger, uint64_t now, uint32_t peer, rk_effects *fx);
+/* Nothing of a prefill runs where the peer was, linked or not: so this holds for every ended leg that names it. */
+RK_API void rk_ledger_nobody_there(rk_ledger *ledger, uint64_t now, uint32_t peer, rk_effects *fx);
 /* With options.tells_apart: what twins are to be told, in order; one thread at a time. `more` as elsewhere:
  * call again. */
 RK_API void rk_ledger_take_tells(rk_ledger *ledger, rk_effects *fx);
