@@ -368,20 +368,20 @@ void rk_peer_lose(rk_peers *peers, rk_peer *peer, uint64_t now, const char *why,
 /* ---- the clock ---- */
 
 /* Those that the operator has named are linked before a room names them. */
-static void name_configured(rk_peers *peers, uint64_t now) {
+static void name_configured(rk_peers *peers, uint64_t now, rk_effects *fx) {
     peers->named = true;
     for (uint32_t i = 0; i < peers->options.addresses.count; i++) {
         const rk_peer_address *item = &peers->options.addresses.items[i];
         if (!rk_peer_by_name(peers, item->bootstrap_host, item->bootstrap_port))
-            (void)name_peer(peers, item->bootstrap_host, item->bootstrap_port, now);
+            (void)name_peer(peers, item->bootstrap_host, item->bootstrap_port, now, fx);
     }
 }
 
-static void dial_due(rk_peers *peers, uint64_t now) {
+static void dial_due(rk_peers *peers, uint64_t now, rk_effects *fx) {
     if (peers->options.role != RK_LINK_ROLE_DECODE)
         return;
     if (!peers->named)
-        name_configured(peers, now);
+        name_configured(peers, now, fx);
     for (uint32_t i = 1; i <= peers->options.links; i++) {
         rk_peer *peer = &peers->table[i];
         bool wanted = peer->used && !peer->link && (peer->known || peer->configured);
@@ -429,7 +429,7 @@ void rk_peers_tick(rk_peers *peers, uint64_t now) {
             rk_ledger_link_seen(peers->ledger, now);
         }
     }
-    dial_due(peers, now);
+    dial_due(peers, now, &fx);
     rk_peers_leave(peers, &fx);
 }
 

@@ -66,7 +66,7 @@ struct rk_peers {
     uint32_t due_count;
     uint64_t second_ms;    /* dials per second: when this one began … */
     uint32_t second_dials; /* … and how many there have been in it */
-    bool named; /* the configured ones are in the table */
+    bool named;            /* the configured ones are in the table */
     bool stopped;
     rk_peers_counts counts;
 };
