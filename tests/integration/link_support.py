@@ -424,12 +424,12 @@ class HandPrefill:
 
         self.instance = secrets.token_bytes(16)
         self.frames: list[Any] = []
-        self.streams = 0
+        #: Frames that ``serve`` may take and say.
+        self.to_say: list[Any] = []
         self.over = threading.Event()
         frames = WIRE.message("roomkeeper.peer.v1.Frame")
 
         def link(received: Iterator[Any], _context: Any) -> Iterator[Any]:
-            self.streams += 1
             return serve(self, self._noted(received))
 
         handler = grpc.stream_stream_rpc_method_handler(
