@@ -48,8 +48,17 @@ void rk_ledger_peer_expected(rk_ledger *ledger, uint32_t peer) {
 
 /* ---- up ---- */
 
+/* A decode's leg that names the peer, and was unlinked because nobody was there. */
+static bool is_left_over(const rk_ledger *ledger, const rk_leg *leg, uint32_t peer) {
+    return peer != 0 && leg->peer == peer && !leg->linked && rk_waits_for_kv(ledger, leg);
+}
+
 static void tell_again(rk_ledger *ledger, rk_leg *leg, uint32_t peer, uint64_t now) {
-    (void)now;
+    if (is_left_over(ledger, leg, peer) && !leg->handed_off) {
+        leg->linked = true; /* its prefill may be held for the announcement, or may never come */
+        if ((leg->state == RK_LEG_ADMITTED || leg->state == RK_LEG_SUBMITTED) && !leg->twin_seen)
+            rk_timer_set(ledger, leg, RK_TIMER_TWIN, now);
+    }
     if (!is_of(leg, peer))
         return;
     leg->bound = true;
@@ -148,7 +157,8 @@ static void release_if_ended(rk_ledger *ledger, rk_leg *leg, uint32_t peer, uint
 }
 
 static void release_whatever_ended(rk_ledger *ledger, rk_leg *leg, uint32_t peer, uint64_t now) {
-    if (is_of(leg, peer) && leg->state == RK_LEG_ENDED && rk_submitted(leg))
+    bool names = is_of(leg, peer) || is_left_over(ledger, leg, peer);
+    if (names && leg->state == RK_LEG_ENDED && rk_submitted(leg))
         rk_release_room(ledger, leg, now);
 }
 
