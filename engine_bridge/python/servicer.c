@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "module.h"
+#include "roomkeeper/metrics.h"
 
 typedef struct rk_py_servicer {
     PyObject_HEAD PyObject *module; /* a reference: keeps `state` valid */
@@ -121,6 +122,24 @@ static PyObject *servicer_listen(PyObject *self, PyObject *args) {
 
 static PyObject *servicer_listen_link(PyObject *self, PyObject *args) {
     return listen_by(self, args, rk_servicer_listen_link);
+}
+
+static PyObject *servicer_listen_metrics(PyObject *self, PyObject *args) {
+    return listen_by(self, args, rk_servicer_listen_metrics);
+}
+
+static PyObject *servicer_metrics(PyObject *self, PyObject *unused) {
+    (void)unused;
+    rk_py_servicer *servicer = own(self);
+    if (!servicer)
+        return NULL;
+    size_t size = 0;
+    char *text = rk_servicer_metrics(servicer->servicer, &size);
+    if (!text)
+        return PyErr_NoMemory();
+    PyObject *result = PyUnicode_FromStringAndSize(text, (Py_ssize_t)size);
+    free(text);
+    return result;
 }
 
 static PyObject *servicer_start(PyObject *self, PyObject *unused) {
@@ -347,6 +366,8 @@ static PyObject *servicer_answer(PyObject *self, PyObject *args) {
 
 static PyMethodDef servicer_methods[] = {
     {"listen", servicer_listen, METH_VARARGS, "listen(address) -> port"},
+    {"listen_metrics", servicer_listen_metrics, METH_VARARGS, "listen_metrics(address) -> port, HTTP"},
+    {"metrics", servicer_metrics, METH_NOARGS, "The metrics as Prometheus text."},
     {"listen_link", servicer_listen_link, METH_VARARGS, "listen_link(address) -> port, for room links"},
     {"start", servicer_start, METH_NOARGS, "Serves."},
     {"drain", servicer_drain, METH_NOARGS, "Takes nothing new."},

@@ -178,6 +178,7 @@ class _Worker:
             servicer = Servicer(info, self._config, release_agent=agents is not None)
             bound = [with_port(address, servicer.listen(address)) for address in self._addresses]
             self._listen_link(servicer)
+            self._listen_metrics(servicer)
         except (RoomkeeperError, ValueError) as error:
             raise UsageError(str(error)) from error
         if agents is not None:
@@ -213,6 +214,14 @@ class _Worker:
         address = join_address(config["link_host"] or args.host, port)
         bound = servicer.listen_link(address)
         _log.info("room links at port %d", bound)
+
+    def _listen_metrics(self, servicer: Servicer) -> None:
+        port = int(self._config.number("metrics_port"))
+        if port < 0:
+            return
+        host = self._config["metrics_host"] or self._server_args.host
+        bound = servicer.listen_metrics(join_address(host, port))
+        _log.info("metrics at http://%s/metrics", join_address(host, bound))
 
     async def _warm_up(
         self, engine: AsyncLLMEngine, servicer: Servicer, bound: Sequence[str]

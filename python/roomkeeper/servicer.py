@@ -79,6 +79,17 @@ class Servicer:
         """
         return self._core.listen_link(address)
 
+    def listen_metrics(self, address: str) -> int:
+        """Where metrics are served by HTTP, at /metrics, from ``start`` on. Returns the port.
+
+        Raises ServicerError when it cannot be bound.
+        """
+        return self._core.listen_metrics(address)
+
+    def metrics(self) -> str:
+        """The metrics as Prometheus text. Any thread."""
+        return self._core.metrics()
+
     def start(self) -> None:
         """Serves. NOT_SERVING until ``state("ready")``."""
         self._core.start()

@@ -82,6 +82,7 @@ typedef struct rk_leg {
     uint64_t due;          /* of `timer`, ms */
     uint64_t transfer_due; /* of `transfer`, ms */
     uint64_t arrived;      /* ms */
+    uint64_t submitted_at; /* ms */
     uint64_t released_at;  /* when the first slot went RELEASING, ms */
     rk_leg_state state;
     uint32_t rank;
@@ -272,6 +273,10 @@ size_t rk_room_key(const rk_room *room, uint8_t key[RK_ROOM_KEY_MAX]);
 void rk_flush(rk_ledger *ledger, rk_effects *fx);
 /* The same for what twins are to be told. */
 void rk_flush_tells(rk_ledger *ledger, rk_effects *fx);
+
+/* ---- histogram.c ---- */
+
+void rk_observe(rk_histogram *histogram, uint64_t began, uint64_t now);
 
 /* ---- names.c ---- */
 

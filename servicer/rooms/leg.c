@@ -111,6 +111,7 @@ void rk_admit(rk_ledger *ledger, rk_leg *leg, uint64_t now) {
     rk_timer_stop(leg);
     rk_set_state(ledger, leg, RK_LEG_ADMITTED);
     ledger->counts.admitted++;
+    rk_observe(&ledger->counts.waits, leg->arrived, now);
     rk_todo(ledger, leg, RK_TODO_ADMIT);
     if (ledger->options.role == RK_ROLE_DECODE) {
         rk_tell(ledger, leg, RK_TODO_TELL_ADMITTED);
@@ -194,9 +195,11 @@ static void drop(rk_ledger *ledger, rk_leg *leg) {
 /* ---- the engine lets go ---- */
 
 /* Over for the engine and for the client: nothing is left of it. */
-static bool drop_if_over(rk_ledger *ledger, rk_leg *leg) {
+static bool drop_if_over(rk_ledger *ledger, rk_leg *leg, uint64_t now) {
     if (leg->state != RK_LEG_ENDED || leg->open > 0)
         return false;
+    if (rk_list_linked(&leg->releasing))
+        rk_observe(&ledger->counts.releases, leg->released_at, now);
     drop(ledger, leg);
     return true;
 }
@@ -227,7 +230,7 @@ bool rk_free_choice(rk_ledger *ledger, rk_leg *leg, uint32_t choice, uint64_t no
     rk_rank *rank = &ledger->ranks[leg->rank];
     free_one(ledger, leg, choice);
     say_quiesced(ledger, leg, proof);
-    bool dropped = drop_if_over(ledger, leg);
+    bool dropped = drop_if_over(ledger, leg, now);
     rk_admit_line(ledger, rank, now);
     return dropped;
 }
@@ -237,7 +240,7 @@ void rk_free_all(rk_ledger *ledger, rk_leg *leg, uint64_t now, rk_proof proof) {
     for (uint32_t i = 0; i < leg->n; i++)
         free_one(ledger, leg, i);
     say_quiesced(ledger, leg, proof);
-    (void)drop_if_over(ledger, leg);
+    (void)drop_if_over(ledger, leg, now);
     rk_admit_line(ledger, rank, now);
 }
 
@@ -250,6 +253,7 @@ static bool engine_was_told(const rk_leg *leg) {
 
 void rk_hand_off(rk_ledger *ledger, rk_leg *leg, uint64_t now) {
     leg->handed_off = true;
+    rk_observe(&ledger->counts.handoffs, leg->submitted_at, now);
     rk_list_remove(&leg->transfer);
     if (leg->state == RK_LEG_SUBMITTED) {
         rk_timer_stop(leg);
@@ -366,6 +370,6 @@ void rk_end(rk_ledger *ledger, rk_leg *leg, uint64_t now, rk_cause cause, rk_sto
             unclaim(ledger, leg, i);
         close_choices(ledger, leg, leg->open);
     }
-    (void)drop_if_over(ledger, leg);
+    (void)drop_if_over(ledger, leg, now);
     rk_admit_line(ledger, rank, now);
 }

@@ -9,6 +9,7 @@ int rk_ledger_begin_submit(rk_ledger *ledger, uint64_t now, uint64_t handle, rk_
     int result = leg && leg->state == RK_LEG_ADMITTED ? 0 : -ECANCELED;
     if (result == 0) {
         rk_set_state(ledger, leg, RK_LEG_SUBMITTED);
+        leg->submitted_at = now;
         leg->ever_submitted = true;
         for (uint32_t i = 0; i < leg->n; i++)
             leg->choices[i] |= RK_CHOICE_RUNNING;

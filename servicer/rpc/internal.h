@@ -218,6 +218,13 @@ const rk_worker_info *rk_info_get(const rk_info *info);
 rk_value *rk_info_server_args(rk_servicer *servicer);
 rk_value *rk_info_scheduler(rk_servicer *servicer);
 
+/* ---- metrics over HTTP: scrape.c ---- */
+
+int rk_scrape_listen(rk_servicer *servicer, const char *host, const char *port, const char *shown,
+                     char error[RK_ERROR_MAX]);
+int rk_scrape_start(rk_servicer *servicer);
+void rk_scrape_stop(rk_servicer *servicer); /* a servicer without one is fine */
+
 /* One line for a client: why its leg ended or was refused. */
 void rk_cause_text(rk_cause cause, rk_cause twin_cause, const rk_verdict *numbers, const rk_config *config,
                    rk_status *status);
@@ -256,6 +263,7 @@ struct rk_servicer {
     void **registered;      /* gRPC core's handles of them */
     size_t method_count;
     rk_acceptor *acceptor;
+    struct rk_scrape *scrape; /* NULL: metrics are not served by HTTP */
     struct rk_links *links; /* NULL: no room of this worker is ever linked */
     rk_list unix_paths;
 

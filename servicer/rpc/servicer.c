@@ -19,6 +19,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "roomkeeper/metrics.h"
 #include "rpc/links.h"
 
 #define DEFAULT_MESSAGE_BYTES ((size_t)256 * 1024 * 1024)
@@ -353,6 +354,20 @@ static int split_address(const char *address, char host[256], char port[8], char
     return 0;
 }
 
+int rk_servicer_listen_metrics(rk_servicer *servicer, const char *address, char error[RK_ERROR_MAX]) {
+    if (foreign(servicer))
+        return refuse_child(error);
+    if (servicer->life != RK_LIFE_NEW) {
+        (void)snprintf(error, RK_ERROR_MAX, "cannot serve metrics on %s: the servicer has already been started",
+                       address);
+        return -EINVAL;
+    }
+    char host[256];
+    char port[8];
+    int result = split_address(address, host, port, error);
+    return result < 0 ? result : rk_scrape_listen(servicer, host, port, address, error);
+}
+
 static bool wants_tls(const rk_config *config) {
     return config->tls_cert[0] || config->tls_key[0] || config->tls_client_ca[0];
 }
@@ -428,6 +443,8 @@ int rk_servicer_start(rk_servicer *servicer, char error[RK_ERROR_MAX]) {
         result = rk_clock_start(servicer);
     if (result == 0)
         result = rk_acceptor_start(servicer->acceptor);
+    if (result == 0)
+        result = rk_scrape_start(servicer);
     if (result < 0) {
         (void)snprintf(error, RK_ERROR_MAX, "cannot start the servicer: %s", strerror(-result));
         rk_servicer_stop(servicer);
@@ -565,6 +582,7 @@ void rk_servicer_stop(rk_servicer *servicer) {
     if (was == RK_LIFE_RUNNING) {
         rk_servicer_drain(servicer);
         rk_acceptor_stop(servicer->acceptor);
+        rk_scrape_stop(servicer);
         end_open_calls(servicer);
         if (servicer->links) {
             rk_peers_stop(servicer->links->peers, rk_now_ms());
@@ -612,6 +630,7 @@ void rk_servicer_free(rk_servicer *servicer) {
         return;
     rk_servicer_stop(servicer);
     destroy_server(servicer);
+    rk_scrape_stop(servicer); /* one that was never started */
     rk_links_free(servicer);
     remove_unix_paths(servicer);
     rk_acceptor_free(servicer->acceptor);

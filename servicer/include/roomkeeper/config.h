@@ -84,6 +84,9 @@ typedef enum rk_key_type {
     X(TEXT, tls_key, "", 0, 0, "", "", "its private key, PEM")                                               \
     X(TEXT, tls_client_ca, "", 0, 0, "", "",                                                                 \
       "who may have signed a client's certificate, PEM; clients without one are refused")                    \
+    X(INT, metrics_port, -1, -1, 65535, "", "port",                                                          \
+      "serve Prometheus metrics by HTTP at /metrics; 0: any free port; -1: do not")                          \
+    X(TEXT, metrics_host, "", 0, 0, "", "", "address the metrics are served on; empty: the worker's host")   \
     X(CHOICE, log_level, "info", 0, 0, "debug|info|warning|error", "", "what is logged")                     \
     X(CHOICE, log_format, "text", 0, 0, "text|json", "", "how it is logged")
 

@@ -306,6 +306,18 @@ typedef struct rk_rank_counts {
     uint64_t oldest_waiting_ms;
 } rk_rank_counts;
 
+/* How long something took: observations by upper bound (rk_histogram_bounds_ms), each counted in its own bucket; the
+ * last bucket has no bound. */
+#define RK_HISTOGRAM_BUCKETS 16
+typedef struct rk_histogram {
+    uint64_t buckets[RK_HISTOGRAM_BUCKETS];
+    uint64_t count;
+    uint64_t sum_ms;
+} rk_histogram;
+
+/* Upper bounds of all buckets but the last, in ms, ascending. */
+RK_API const uint32_t *rk_histogram_bounds_ms(void);
+
 typedef struct rk_ledger_counts {
     uint32_t legs[RK_LEG_STATES]; /* live legs by state; ENDED: those with RELEASING slots */
     uint32_t held;                /* prefill legs held now */
@@ -318,6 +330,9 @@ typedef struct rk_ledger_counts {
     uint64_t stranded;           /* ended because of the twin or its worker */
     uint64_t tombstones_dropped;
     uint64_t announced_dropped;
+    rk_histogram waits;    /* from arrival to admission */
+    rk_histogram handoffs; /* from submission to the first output */
+    rk_histogram releases; /* from a leg's end until the engine has let go of its last slot */
     bool draining;
 } rk_ledger_counts;
 
