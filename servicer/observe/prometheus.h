@@ -1,5 +1,5 @@
-/* Writing Prometheus' text format: a family at a time, its samples behind it. Any thread; check out->failed once at the
- * end. */
+/* Writing Prometheus' text format: a family at a time, its samples behind it. Any thread; check out->failed
+ * once at the end. */
 #ifndef RK_OBSERVE_PROMETHEUS_H
 #define RK_OBSERVE_PROMETHEUS_H
 

@@ -1,8 +1,8 @@
 /* How long rooms wait, are handed off and are released. Lock of the ledger held. */
 #include "rooms/ledger.h"
 
-static const uint32_t bounds_ms[RK_HISTOGRAM_BUCKETS - 1] = {1,    2,    5,     10,    25,    50,     100,   250,
-                                                              500,  1000, 2500,  10000, 30000, 120000, 300000};
+static const uint32_t bounds_ms[RK_HISTOGRAM_BUCKETS - 1] = {
+    1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 10000, 30000, 120000, 300000};
 
 const uint32_t *rk_histogram_bounds_ms(void) {
     return bounds_ms;

@@ -264,7 +264,7 @@ struct rk_servicer {
     size_t method_count;
     rk_acceptor *acceptor;
     struct rk_scrape *scrape; /* NULL: metrics are not served by HTTP */
-    struct rk_links *links; /* NULL: no room of this worker is ever linked */
+    struct rk_links *links;   /* NULL: no room of this worker is ever linked */
     rk_list unix_paths;
 
     pthread_rwlock_t gate;

@@ -1,4 +1,5 @@
-/* What a servicer counts, as Prometheus text. Read from the ledger and from atomics: no GIL, no waiting for the engine. */
+/* What a servicer counts, as Prometheus text. Read from the ledger and from atomics: no GIL, no waiting for
+ * the engine. */
 #include "roomkeeper/metrics.h"
 
 #include <inttypes.h>
@@ -79,7 +80,8 @@ static double waiting_age_of(const rk_rank_counts *r) {
 static const rank_family rank_families[] = {
     {"roomkeeper_window_slots", "Slots of the running window that are enforced; 0: none.", window_of},
     {"roomkeeper_held_slots", "Slots of live legs.", held_of},
-    {"roomkeeper_releasing_slots", "Slots whose leg is over and which the engine has not let go of.", releasing_of},
+    {"roomkeeper_releasing_slots", "Slots whose leg is over and which the engine has not let go of.",
+     releasing_of},
     {"roomkeeper_releasing_oldest_seconds", "Age of the oldest releasing slot.", releasing_age_of},
     {"roomkeeper_waiting_legs", "Legs in line.", waiting_of},
     {"roomkeeper_waiting_oldest_seconds", "How long the first in line has waited.", waiting_age_of},
@@ -171,13 +173,14 @@ static void write_links(const rk_servicer *servicer, rk_buf *out, uint64_t now) 
         known = rk_peers_read(servicer->links->peers, now, &counts, rows, PEERS_SHOWN);
     one(out, "roomkeeper_links", "gauge", "Peers whose link is up.", counts.up);
     one(out, "roomkeeper_link_lost_total", "counter", "Links that were up and broke.", (double)counts.lost);
-    one(out, "roomkeeper_link_dials_total", "counter", "Links that a decode tried to open.", (double)counts.dials);
+    one(out, "roomkeeper_link_dials_total", "counter", "Links that a decode tried to open.",
+        (double)counts.dials);
     one(out, "roomkeeper_link_dials_failed_total", "counter", "Of these, those that came to nothing.",
         (double)counts.dials_failed);
     one(out, "roomkeeper_link_streams_refused_total", "counter",
         "Links refused for a wrong role, token, network, protocol or frame.", (double)counts.streams_refused);
-    one(out, "roomkeeper_link_rooms_refused_total", "counter", "Room states of rooms that were not the peer's.",
-        (double)counts.rooms_refused);
+    one(out, "roomkeeper_link_rooms_refused_total", "counter",
+        "Room states of rooms that were not the peer's.", (double)counts.rooms_refused);
     write_peers(out, rows, known < PEERS_SHOWN ? known : PEERS_SHOWN);
     free(rows);
 }

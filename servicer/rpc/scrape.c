@@ -1,7 +1,7 @@
 /* The metrics over HTTP: one thread, one request a connection, one connection at a time.
  *
- * A scraper asks every few seconds, so nothing here is fast, and everything is bounded: a request of at most 8 KiB that
- * must be there within 2 s, an answer that must be taken within 2 s. */
+ * A scraper asks every few seconds, so nothing here is fast, and everything is bounded: a request of at most
+ * 8 KiB that must be there within 2 s, an answer that must be taken within 2 s. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -71,8 +71,9 @@ int rk_scrape_listen(rk_servicer *servicer, const char *host, const char *port, 
     int fd = scrape ? bind_to(host, port, &bound) : -ENOMEM;
     if (fd < 0 || pipe2(scrape->stop, O_CLOEXEC) < 0) {
         int code = fd < 0 ? fd : -errno;
-        (void)snprintf(error, RK_ERROR_MAX, "cannot serve metrics on %s: %s; choose another (--room-metrics-port)",
-                       shown, strerror(-code));
+        (void)snprintf(error, RK_ERROR_MAX,
+                       "cannot serve metrics on %s: %s; choose another (--room-metrics-port)", shown,
+                       strerror(-code));
         if (fd >= 0)
             (void)close(fd);
         free(scrape);
@@ -131,7 +132,8 @@ static void send_all(const struct rk_scrape *scrape, int fd, const char *bytes, 
     }
 }
 
-static void answer(const struct rk_scrape *scrape, int fd, const char *status, const char *body, size_t size) {
+static void answer(const struct rk_scrape *scrape, int fd, const char *status, const char *body,
+                   size_t size) {
     char head[256];
     int length = snprintf(head, sizeof head,
                           "HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"

@@ -358,8 +358,8 @@ int rk_servicer_listen_metrics(rk_servicer *servicer, const char *address, char 
     if (foreign(servicer))
         return refuse_child(error);
     if (servicer->life != RK_LIFE_NEW) {
-        (void)snprintf(error, RK_ERROR_MAX, "cannot serve metrics on %s: the servicer has already been started",
-                       address);
+        (void)snprintf(error, RK_ERROR_MAX,
+                       "cannot serve metrics on %s: the servicer has already been started", address);
         return -EINVAL;
     }
     char host[256];
@@ -556,7 +556,7 @@ static void stop_server(rk_servicer *servicer) {
         if (servicer->links)
             rk_peers_abandon(servicer->links->peers);
     }
-    if (atomic_load(&links.pending))
+    if (servicer->links && atomic_load(&links.pending))
         grpc_server_cancel_all_calls(servicer->links->server);
     if (!wait_until_zero(&shutdown.pending, LAST_WORDS_MS)) /* a client that answers no farewell */
         rk_acceptor_hang_up(servicer->acceptor);

@@ -263,7 +263,8 @@ RK_API void rk_ledger_peer_folded(rk_ledger *ledger, uint64_t now, uint32_t from
 /* Proof that nothing of the worker that was linked last can write any more: slots of ended legs are released.
  */
 RK_API void rk_ledger_writers_gone(rk_ledger *ledger, uint64_t now, uint32_t peer, rk_effects *fx);
-/* Nothing of a prefill runs where the peer was, linked or not: so this holds for every ended leg that names it. */
+/* Nothing of a prefill runs where the peer was, linked or not: so this holds for every ended leg that names
+ * it. */
 RK_API void rk_ledger_nobody_there(rk_ledger *ledger, uint64_t now, uint32_t peer, rk_effects *fx);
 /* With options.tells_apart: what twins are to be told, in order; one thread at a time. `more` as elsewhere:
  * call again. */
@@ -306,8 +307,8 @@ typedef struct rk_rank_counts {
     uint64_t oldest_waiting_ms;
 } rk_rank_counts;
 
-/* How long something took: observations by upper bound (rk_histogram_bounds_ms), each counted in its own bucket; the
- * last bucket has no bound. */
+/* How long something took: observations by upper bound (rk_histogram_bounds_ms), each counted in its own
+ * bucket; the last bucket has no bound. */
 #define RK_HISTOGRAM_BUCKETS 16
 typedef struct rk_histogram {
     uint64_t buckets[RK_HISTOGRAM_BUCKETS];
