@@ -224,6 +224,11 @@ static void decode_twin_ended(rk_ledger *ledger, rk_leg *leg, uint64_t now, rk_c
 static void prefill_twin_ended(rk_ledger *ledger, rk_leg *leg, uint32_t peer, uint64_t now, rk_cause cause) {
     leg->twin_over = true;
     forget_stone(ledger, &leg->room);
+    if (leg->state == RK_LEG_ENDED && !leg->linked) { /* its decode waits to hear that it is quiet */
+        leg->linked = true;
+        leg->bound = true;
+        leg->peer = peer;
+    }
     if (cause == RK_CAUSE_COMPLETED || leg->state == RK_LEG_ENDED || leg->state == RK_LEG_HANDED_OFF ||
         leg->twin_handed_off)
         return;

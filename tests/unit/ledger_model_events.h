@@ -276,6 +276,8 @@ static inline void model_twin_ended(model *m, uint64_t now, int64_t room, rk_cau
     } else if (leg) {
         leg->twin_over = true;
         model_forget_stone(m, room);
+        if (leg->state == RK_LEG_ENDED)
+            leg->linked = true; /* it is told when this leg is quiet */
         if (cause == RK_CAUSE_COMPLETED || leg->state == RK_LEG_ENDED || leg->state == RK_LEG_HANDED_OFF)
             return;
         leg->twin_seen = leg->linked = true;
