@@ -317,8 +317,10 @@ static void client_lost(rk_generate *g) {
     g->call.ended = true;
     leave_table(g);
     if (live) {
+        const rk_effect gone = {.cause = RK_CAUSE_CLIENT_CANCEL, .code = RK_CANCELLED, .peer = g->peer};
         rk_effects fx;
         rk_effects_clear(&fx);
+        log_end(g, &gone);
         rk_ledger_cancel(servicer->ledger, rk_now_ms(), g->handle, RK_CAUSE_CLIENT_CANCEL, &fx);
         rk_effects_run(servicer, &fx, g->call.poller);
     }
@@ -362,6 +364,8 @@ static void end_by_engine(rk_generate *g, const rk_output *output) {
     else
         (void)snprintf(message, sizeof message, "the engine aborted the request");
     (void)rk_status_set(&status, rk_code_of_http(output->http_status), "%s", message);
+    const rk_effect failed = {.cause = RK_CAUSE_ENGINE_ERROR, .code = status.code, .peer = g->peer};
+    log_end(g, &failed);
     rk_effects fx;
     rk_effects_clear(&fx);
     if (g->choice_count > 1) /* the others of this call go with it */
@@ -645,6 +649,7 @@ static void arrive(rk_generate *g) {
     }
     g->in_table = true;
     uint32_t peer = g->request->has_bootstrap ? peer_of(g, &room) : 0;
+    g->peer = peer;
     rk_leg_spec spec = {
         .handle = g->handle,
         .request_id = g->request->request_id.data,

@@ -20,6 +20,7 @@ struct rk_generate {
     rk_call call; /* must stay first */
     rk_request *request;
     uint64_t handle;
+    uint32_t peer;    /* decode: the peer that has the other leg; 0: none */
     int32_t rank;     /* DP rank for the engine; written by whoever posts ADMIT, before the bit */
     bool in_table;    /* in servicer->calls */
     bool released;    /* the handler's reference is gone */
