@@ -1,6 +1,7 @@
 /* Questions to the engine, with a bound: the answer comes later, or the bound passes, and either goes to the
  * call's poller. A question is never withdrawn from the engine; a late answer finds nobody and is dropped. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -37,12 +38,29 @@ const char *rk_query_name(rk_query query) {
     return (unsigned)query < RK_QUERIES ? names[query] : "unknown";
 }
 
+/* What an engine that does not take a question answers to a call of its own; NULL to the others, which have words for
+ * that themselves. */
+static rk_value *not_taken(rk_query query) {
+    if (query < RK_QUERY_FLUSH_CACHE)
+        return NULL;
+    char text[96];
+    int size = snprintf(text, sizeof text, "this engine does not take %s", rk_query_name(query));
+    rk_value *map = rk_value_map();
+    if (map && rk_value_set(map, "code", rk_value_number(RK_UNIMPLEMENTED)) == 0 &&
+        rk_value_set(map, "message", rk_value_string(text, (size_t)size)) == 0)
+        return map;
+    rk_value_free(map);
+    return NULL;
+}
+
 void rk_query_ask(rk_call *call, rk_query query, const rk_value *argument, uint64_t timeout_ms,
                   void (*on_answer)(rk_call *call, const rk_value *answer)) {
     rk_servicer *servicer = call->servicer;
     rk_pending *pending = servicer->ops->query ? calloc(1, sizeof *pending) : NULL;
     if (!pending) {
-        on_answer(call, NULL);
+        rk_value *answer = servicer->ops->query ? NULL : not_taken(query);
+        on_answer(call, answer);
+        rk_value_free(answer);
         return;
     }
     pending->post.run = answered;
@@ -55,7 +73,7 @@ void rk_query_ask(rk_call *call, rk_query query, const rk_value *argument, uint6
     rk_list_push_back(&servicer->queries, &pending->link);
     (void)pthread_mutex_unlock(&servicer->query_lock);
     if (servicer->ops->query(servicer->engine, query, id, argument) < 0)
-        rk_sink_answer(servicer, id, NULL);
+        rk_sink_answer(servicer, id, not_taken(query));
 }
 
 /* Takes a question off the list: by id, or the first that is due. */
