@@ -200,6 +200,12 @@ static void probe_bootstrap(rk_dial_job *job) {
 
 /* ---- the channel ---- */
 
+/* What the worker that answers is called: in its certificate, and by our calls, which are checked against it.
+ */
+static const char *name_of(const rk_link_settings *settings, const rk_dial_job *job) {
+    return settings->tls && settings->tls_name[0] ? settings->tls_name : job->host;
+}
+
 /* TLS cannot take our socket over: it connects anew, to the address that was checked and no other. */
 static grpc_channel *tls_channel(const rk_link_settings *settings, rk_dial_job *job) {
     (void)close(job->fd);
@@ -209,7 +215,8 @@ static grpc_channel *tls_channel(const rk_link_settings *settings, rk_dial_job *
         grpc_ssl_credentials_create(settings->tls_ca, settings->tls_cert ? &pair : NULL, NULL, NULL);
     if (!credentials)
         return NULL;
-    char *name = settings->tls_name[0] ? settings->tls_name : job->host;
+    char name[RK_ROOM_HOST_MAX];
+    (void)snprintf(name, sizeof name, "%s", name_of(settings, job));
     char max_message[] = GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH;
     char override[] = GRPC_SSL_TARGET_NAME_OVERRIDE_ARG;
     char proxy[] = GRPC_ARG_ENABLE_HTTP_PROXY;
@@ -249,7 +256,7 @@ static void hand_over(rk_servicer *servicer, rk_dial_job *job) {
                              "no channel could be made");
         return;
     }
-    rk_link_dialled(servicer, job->peer, channel, job->host, job->remote);
+    rk_link_dialled(servicer, job->peer, channel, name_of(settings, job), job->remote);
 }
 
 static void *dial_main(void *arg) {

@@ -69,6 +69,11 @@ static int load_settings(rk_link_settings *settings, const rk_config *config, ch
                             : "link_tls_cert is set and link_tls_ca is not; TLS needs to know whom to trust");
         return -EINVAL;
     }
+    if (settings->tls_cert && !rk_pem_fits(settings->tls_cert, settings->tls_key)) {
+        (void)snprintf(error, RK_ERROR_MAX,
+                       "link_tls_cert and link_tls_key do not belong together, or one of them is damaged");
+        return -EINVAL;
+    }
     settings->connect_ms = (unsigned)(3 * config->heartbeat_ms);
     settings->tls_name = strdup(config->link_tls_name);
     return settings->tls_name ? 0 : -ENOMEM;
@@ -130,16 +135,61 @@ void rk_links_free(rk_servicer *servicer) {
 
 /* ---- listening ---- */
 
-static bool reaches_beyond(const char *host) {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    struct addrinfo *list = NULL;
+static int cannot_listen(char error[RK_ERROR_MAX], int code, const char *host, const char *port,
+                         const char *why) {
+    (void)snprintf(error, RK_ERROR_MAX,
+                   strchr(host, ':')
+                       ? "cannot listen for room links on [%s]:%s: %s; see --room-link-host and "
+                         "--room-peer-port, or --room-link off"
+                       : "cannot listen for room links on %s:%s: %s; see --room-link-host and "
+                         "--room-peer-port, or --room-link off",
+                   host, port, why);
+    return code;
+}
+
+static bool reaches_beyond(const struct addrinfo *list) {
     bool beyond = false;
-    if (getaddrinfo(host[0] ? host : NULL, "0", &hints, &list) != 0)
-        return true;
     for (const struct addrinfo *at = list; at; at = at->ai_next)
         beyond |= !rk_is_loopback(at->ai_addr);
-    freeaddrinfo(list);
     return beyond;
+}
+
+/* 0 or an errno. Asked before gRPC core is, which does not tell why and logs a line of its own. */
+static int try_bind(const struct addrinfo *to) {
+    int fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return errno;
+    int on = 1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    int error = bind(fd, to->ai_addr, to->ai_addrlen) < 0 ? errno : 0;
+    (void)close(fd);
+    return error;
+}
+
+/* Where to listen can be bound; links from beyond this host are `guarded`, or not taken: `host` is loopback
+ * then. */
+static int choose_host(rk_servicer *servicer, const char **host, const char *port, const char *shown,
+                       char error[RK_ERROR_MAX]) {
+    const rk_config *config = &servicer->config;
+    bool guarded = config->link_token_file[0] || config->tls_client_ca[0];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo *list = NULL;
+    int code = getaddrinfo((*host)[0] ? *host : NULL, port, &hints, &list);
+    if (code != 0)
+        return cannot_listen(error, -EADDRNOTAVAIL, *host, port, gai_strerror(code));
+    int failed = try_bind(list);
+    bool beyond = !guarded && reaches_beyond(list);
+    freeaddrinfo(list);
+    if (failed != 0)
+        return cannot_listen(error, -failed, *host, port, strerror(failed));
+    if (!beyond)
+        return 0;
+    rk_log_event(&servicer->log, RK_LOG_WARNING,
+                 "links are taken from this host only: beyond it they need --room-link-token-file, or TLS "
+                 "with --room-tls-client-ca",
+                 RK_FIELD_TEXT("address", shown));
+    *host = "127.0.0.1";
+    return 0;
 }
 
 static int make_server(rk_servicer *servicer, char error[RK_ERROR_MAX]) {
@@ -168,34 +218,21 @@ static int make_server(rk_servicer *servicer, char error[RK_ERROR_MAX]) {
 
 int rk_links_listen(rk_servicer *servicer, const char *host, const char *port, const char *shown,
                     char error[RK_ERROR_MAX]) {
-    const rk_config *config = &servicer->config;
-    bool guarded = config->link_token_file[0] || config->tls_client_ca[0];
-    if (!guarded && reaches_beyond(host)) {
-        rk_log_event(
-            &servicer->log, RK_LOG_WARNING,
-            "links are taken from this host only: beyond it they need --room-link-token-file, or TLS "
-            "with --room-tls-client-ca",
-            RK_FIELD_TEXT("address", shown));
-        host = "127.0.0.1";
-    }
-    int result = make_server(servicer, error);
+    int result = choose_host(servicer, &host, port, shown, error);
+    if (result == 0)
+        result = make_server(servicer, error);
     if (result < 0)
         return result;
     char address[RK_ROOM_HOST_MAX + 16];
     bool v6 = strchr(host, ':') != NULL;
     (void)snprintf(address, sizeof address, v6 ? "[%s]:%s" : "%s:%s", host[0] ? host : "0.0.0.0", port);
-    grpc_server_credentials *credentials = rk_server_credentials(config, error);
+    grpc_server_credentials *credentials = rk_server_credentials(&servicer->config, error);
     if (!credentials)
         return -EINVAL;
     int bound = grpc_server_add_http2_port(servicer->links->server, address, credentials);
     grpc_server_credentials_release(credentials);
-    if (!bound) {
-        (void)snprintf(error, RK_ERROR_MAX,
-                       "cannot listen for room links on %s: is the port taken? choose another with "
-                       "--room-peer-port, or --room-link off",
-                       address);
-        return -EADDRINUSE;
-    }
+    if (!bound)
+        return cannot_listen(error, -EADDRINUSE, host, port, "is the port taken?");
     (void)snprintf(servicer->links->address, sizeof servicer->links->address, v6 ? "[%s]:%d" : "%s:%d",
                    host[0] ? host : "0.0.0.0", bound);
     servicer->links->listening = true;

@@ -71,5 +71,7 @@ void rk_dial(rk_dialler *dialler, uint32_t peer, const char *host, int32_t port,
 grpc_server_credentials *rk_server_credentials(const rk_config *config, char error[RK_ERROR_MAX]);
 /* Whole file; NULL with a line that names the key. */
 char *rk_pem_load(const char *key, const char *path, char error[RK_ERROR_MAX]);
+/* Whether a certificate and a private key, both PEM, belong together. */
+bool rk_pem_fits(const char *cert, const char *key);
 
 #endif

@@ -1,6 +1,10 @@
 /* Certificates and keys, read when the worker starts. */
 #include <errno.h>
 #include <fcntl.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +42,29 @@ char *rk_pem_load(const char *key, const char *path, char error[RK_ERROR_MAX]) {
     return refuse(error, key, path, "which is no PEM file (-----BEGIN …) of at most 1 MiB");
 }
 
+/* No passphrase is asked for on a terminal. */
+static int no_passphrase(char *buffer, int size, int writing, void *user) {
+    (void)buffer;
+    (void)size;
+    (void)writing;
+    (void)user;
+    return 0;
+}
+
+bool rk_pem_fits(const char *cert, const char *key) {
+    BIO *cert_bio = BIO_new_mem_buf(cert, -1);
+    BIO *key_bio = BIO_new_mem_buf(key, -1);
+    X509 *certificate = cert_bio ? PEM_read_bio_X509(cert_bio, NULL, no_passphrase, NULL) : NULL;
+    EVP_PKEY *private = key_bio ? PEM_read_bio_PrivateKey(key_bio, NULL, no_passphrase, NULL) : NULL;
+    bool fits = certificate && private && X509_check_private_key(certificate, private) == 1;
+    EVP_PKEY_free(private);
+    X509_free(certificate);
+    BIO_free(key_bio);
+    BIO_free(cert_bio);
+    ERR_clear_error();
+    return fits;
+}
+
 static grpc_server_credentials *make(const char *cert, const char *key, const char *ca,
                                      char error[RK_ERROR_MAX]) {
     grpc_ssl_pem_key_cert_pair pair = {key, cert};
@@ -47,7 +74,7 @@ static grpc_server_credentials *make(const char *cert, const char *key, const ch
                                                  : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE,
                                               NULL);
     if (!credentials)
-        (void)snprintf(error, RK_ERROR_MAX, "tls_cert and tls_key cannot be used: do they belong together?");
+        (void)snprintf(error, RK_ERROR_MAX, "tls_cert and tls_key cannot be used");
     return credentials;
 }
 
@@ -70,5 +97,10 @@ grpc_server_credentials *rk_server_credentials(const rk_config *config, char err
         key && wants_ca ? rk_pem_load("tls_client_ca", config->tls_client_ca, error) : NULL;
     if (!key || (wants_ca && !ca))
         return NULL;
+    if (!rk_pem_fits(cert, key)) {
+        (void)snprintf(error, RK_ERROR_MAX,
+                       "tls_cert and tls_key do not belong together, or one of them is damaged");
+        return NULL;
+    }
     return make(cert, key, ca, error);
 }
