@@ -378,11 +378,15 @@ static void take_rooms(rk_peers *peers, uint64_t now, rk_link *link, rk_wire roo
     }
 }
 
+static bool is_stalled(rk_link_engine engine) {
+    return engine == RK_LINK_ENGINE_STALLED || engine == RK_LINK_ENGINE_DEAD;
+}
+
 /* A stalled engine is as good as a lost one to those who wait for it; its words count again when it is back.
  */
 static void engine_heard(rk_peers *peers, rk_link *link, uint64_t now, rk_link_engine engine,
                          rk_effects *fx) {
-    bool stalled = engine == RK_LINK_ENGINE_STALLED || engine == RK_LINK_ENGINE_DEAD;
+    bool stalled = is_stalled(engine);
     rk_peer *peer = peer_of(peers, link);
     link->engine = engine;
     if (!peer || stalled == link->stalled)
@@ -513,17 +517,31 @@ void rk_peers_tell(rk_peers *peers, uint64_t now) {
     rk_peers_leave(peers, &fx);
 }
 
+/* Nothing that was said while the engine stalled has counted: what matters of it is said again, after the
+ * word that it is back. */
+static void say_again(rk_peers *peers, rk_link *link, uint64_t now, rk_effects *fx) {
+    link->back_due = true;
+    if (!link->stalled) /* else when theirs is back as well */
+        rk_ledger_peer_up(peers->ledger, now, link->peer, fx);
+}
+
 void rk_peers_engine_changed(rk_peers *peers, uint64_t now) {
-    (void)now;
+    rk_effects fx;
+    rk_effects_clear(&fx);
     rk_peers_enter(peers);
+    bool stalled = is_stalled(peers->ops->engine(peers->owner));
+    bool back = peers->stalled && !stalled;
+    peers->stalled = stalled;
     for (rk_list *node = peers->links.next; node != &peers->links; node = node->next) {
         rk_link *link = RK_CONTAINER(node, rk_link, link);
         if (link->phase != RK_LINK_UP)
             continue;
         link->beat_due = true;
+        if (back)
+            say_again(peers, link, now, &fx);
         rk_link_kick(peers, link);
     }
-    rk_peers_leave(peers, NULL);
+    rk_peers_leave(peers, &fx);
 }
 
 /* The decode gives its proof with it; the prefill's was in its hello. */
@@ -544,6 +562,10 @@ static bool write_next(rk_peers *peers, rk_link *link, rk_buf *out) {
     } else if (link->begin_due) {
         link->begin_due = false;
         write_begin(peers, link, out);
+    } else if (link->back_due) {
+        link->back_due = false;
+        link->beat_due = false;
+        rk_frame_heartbeat(out, peers->ops->engine(peers->owner));
     } else if (!rk_list_empty(&link->chunks)) {
         rk_chunk *chunk = RK_CONTAINER(rk_list_pop_front(&link->chunks), rk_chunk, link);
         link->chunk_count--;

@@ -103,6 +103,7 @@ typedef struct rk_link {
     bool goodbye;          /* they have said it */
     bool hello_due;
     bool begin_due;
+    bool back_due; /* a heartbeat that comes before what is told: our engine is back */
     bool beat_due;
     bool goodbye_due;
     rk_list chunks; /* rooms to be told, in frames' worth */

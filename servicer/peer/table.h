@@ -67,6 +67,7 @@ struct rk_peers {
     uint64_t second_ms;    /* dials per second: when this one began … */
     uint32_t second_dials; /* … and how many there have been in it */
     bool named;            /* the configured ones are in the table */
+    bool stalled;          /* our engine is, or was when its state changed last */
     bool stopped;
     rk_peers_counts counts;
 };

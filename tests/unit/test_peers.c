@@ -583,6 +583,36 @@ START_TEST(a_stalled_engine_counts_as_lost_to_those_who_wait_for_it_until_it_is_
 }
 END_TEST
 
+START_TEST(an_end_that_comes_with_the_word_that_the_engine_is_back_is_heard) {
+    link_up();
+    (void)arrive(d, 2); /* submitted, and no prefill leg yet */
+    world_settle(w);
+    worker_engine_is(d, RK_LINK_ENGINE_STALLED);
+    world_settle(w);
+    d->engine = RK_LINK_ENGINE_READY;
+    worker_cancel(d, request_in(d, 2),
+                  RK_CAUSE_CLIENT_CANCEL); /* told, but to a prefill that holds it stalled */
+    worker_engine_is(d, RK_LINK_ENGINE_READY);
+    world_settle(w);
+    ck_assert(request_in(d, 2)->asked); /* the answer was that nobody writes */
+}
+END_TEST
+
+START_TEST(an_end_that_was_not_believed_during_a_stall_is_said_again_after_it) {
+    link_up();
+    (void)arrive(d, 2);
+    world_settle(w);
+    worker_engine_is(d, RK_LINK_ENGINE_STALLED);
+    world_settle(w);
+    worker_cancel(d, request_in(d, 2), RK_CAUSE_CLIENT_CANCEL);
+    world_settle(w);
+    ck_assert(!request_in(d, 2)->asked);
+    worker_engine_is(d, RK_LINK_ENGINE_READY);
+    world_settle(w);
+    ck_assert(request_in(d, 2)->asked);
+}
+END_TEST
+
 /* ---- goodbye ---- */
 
 START_TEST(a_worker_that_stops_says_goodbye_and_forgets_its_streams) {
@@ -1119,6 +1149,8 @@ int main(void) {
         a_decode_that_is_gone_frees_what_its_prefill_holds,
         a_second_stream_of_the_same_decode_replaces_its_first,
         a_stalled_engine_counts_as_lost_to_those_who_wait_for_it_until_it_is_back,
+        an_end_that_comes_with_the_word_that_the_engine_is_back_is_heard,
+        an_end_that_was_not_believed_during_a_stall_is_said_again_after_it,
         a_worker_that_stops_says_goodbye_and_forgets_its_streams,
         a_goodbye_that_nobody_takes_is_not_waited_for,
         who_has_the_wrong_role_protocol_or_instance_is_refused,
