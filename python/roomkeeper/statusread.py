@@ -37,6 +37,38 @@ class Rank:
 
 
 @dataclasses.dataclass(frozen=True)
+class Peer:
+    """The other end of a room link, as the worker that was asked sees it."""
+
+    #: On a decode the prefill's bootstrap server, on a prefill where the decode dialled from.
+    name: str
+    #: Of the link, as dialled or as seen.
+    address: str
+    #: "absent", "dialling", "up", "lost".
+    state: str
+    #: For how long it has been in that state.
+    since_ms: int
+    #: Its engine, as heard last; "" while there is no link.
+    engine: str
+    #: It can end a room in its engine; None while there is no link.
+    releases: bool | None
+    #: Its roomkeeper; "" while not known.
+    version: str
+    #: Times that the link came up.
+    links: int
+    #: Room states said, taken and refused.
+    told: int
+    heard: int
+    refused: int
+    #: Why there is no link; "" when there is.
+    why: str
+
+
+#: Causes of legs that ended because of their twin or its worker.
+_STRANDED = ("held_timeout", "peer_lost", "twin_ended", "twin_missing")
+
+
+@dataclasses.dataclass(frozen=True)
 class Worker:
     """A worker's answer; with ``error``, one line, there is none."""
 
@@ -64,6 +96,22 @@ class Worker:
     def refused(self) -> dict[str, int]:
         """Legs refused at arrival, by cause."""
         return {str(cause): int(count) for cause, count in self._own("refused", {}).items()}
+
+    @property
+    def stranded(self) -> dict[str, int]:
+        """Legs ended because of their twin or its worker, by cause."""
+        ended = self._own("ended", {})
+        return {cause: int(ended[cause]) for cause in _STRANDED if ended.get(cause)}
+
+    @property
+    def peers(self) -> tuple[Peer, ...]:
+        """The other ends of its room links, and those that it has none to."""
+        return tuple(map(_peer, self._own("links", {}).get("peers", ())))
+
+    @property
+    def listens_for_links(self) -> str:
+        """Where it takes room links; "" where it does not."""
+        return str(self._own("links", {}).get("listening", ""))
 
     def total(self, name: str) -> int | None:
         """A count since the start: "admitted", "arrived", "stranded"."""
@@ -233,6 +281,24 @@ def _ranks(
             kv_usage=usage.get(load.dp_rank),
         )
         for load in loads
+    )
+
+
+def _peer(row: Mapping[str, Any]) -> Peer:
+    up = row["state"] == "up"
+    return Peer(
+        name=str(row["name"]),
+        address=str(row["address"]),
+        state=str(row["state"]),
+        since_ms=int(row["since_ms"]),
+        engine=str(row["engine"]) if up else "",
+        releases=bool(row["release"]) if up else None,
+        version=str(row["version"]),
+        links=int(row["links"]),
+        told=int(row["told"]),
+        heard=int(row["heard"]),
+        refused=int(row["refused"]),
+        why=str(row["why"]),
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import shutil
 from collections.abc import Iterator, Sequence
 
-from roomkeeper.statusread import Worker
+from roomkeeper.statusread import Peer, Worker
 
 _HEADINGS = (
     "worker",
@@ -23,16 +24,42 @@ _HEADINGS = (
     "refused",
     "stranded",
 )
-#: Columns of text, which stand to the left; numbers stand to the right.
-_TEXTS = 4
+_LINK_HEADINGS = (
+    "worker",
+    "peer",
+    "address",
+    "link",
+    "since",
+    "engine",
+    "release",
+    "told",
+    "heard",
+    "refused",
+    "why",
+)
+#: Columns of numbers, which stand to the right; texts stand to the left.
+_NUMBERS = frozenset(
+    (*_HEADINGS[4:], "since", "told", "heard", "refused"),
+)
 _NOTHING = "-"
 
 
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
 def render(workers: Sequence[Worker], *, colour: bool) -> str:
-    """A row a rank, and below it a line for what does not fit into one."""
-    rows = [row for worker in workers for row in _rows(worker)]
-    table = (_rich(rows) if colour else "") or _plain(rows)
-    return table + "".join(f"{note}\n" for worker in workers for note in _notes(worker))
+    """A row a rank, below it a line for what does not fit into one; then a row a room link."""
+    ranks = _Table(_HEADINGS, [row for worker in workers for row in _rows(worker)])
+    links = _Table(_LINK_HEADINGS, [row for worker in workers for row in _link_rows(worker)])
+    notes = "".join(f"{note}\n" for worker in workers for note in _notes(worker))
+    return _drawn(ranks, colour) + notes + (f"\n{_drawn(links, colour)}" if links.rows else "")
+
+
+def _drawn(table: _Table, colour: bool) -> str:
+    return (_rich(table) if colour else "") or _plain(table)
 
 
 def _rows(worker: Worker) -> Iterator[tuple[str, ...]]:
@@ -54,6 +81,27 @@ def _rows(worker: Worker) -> Iterator[tuple[str, ...]]:
             _number(refused) if first else "",
             _number(worker.total("stranded")) if first else "",
         )
+
+
+def _link_rows(worker: Worker) -> Iterator[tuple[str, ...]]:
+    for at, peer in enumerate(worker.peers):
+        yield (
+            worker.address if at == 0 else "",
+            peer.name,
+            peer.address,
+            peer.state,
+            f"{peer.since_ms / 1e3:.1f} s",
+            peer.engine or _NOTHING,
+            _releases(peer),
+            str(peer.told),
+            str(peer.heard),
+            str(peer.refused),
+            peer.why or _NOTHING,
+        )
+
+
+def _releases(peer: Peer) -> str:
+    return _NOTHING if peer.releases is None else ("yes" if peer.releases else "no")
 
 
 def _number(value: int | None) -> str:
@@ -80,31 +128,42 @@ def _notes(worker: Worker) -> Iterator[str]:
     elif worker.role != "null":
         if unknown := [str(rank.rank) for rank in worker.ranks if not rank.window]:
             yield f"{worker.address}: the window of rank {', '.join(unknown)} is unknown: no gating"
-        links = "link: yes" if own.get("link") else "link: no"
+        links = _link_note(worker)
         releases = "release: yes" if own.get("release") else "release: no"
         yield f"{worker.address}: {links}, {releases}"
     if worker.refused:
         causes = ", ".join(f"{cause} {count}" for cause, count in sorted(worker.refused.items()))
         yield f"{worker.address}: refused: {causes}"
+    if worker.stranded:
+        causes = ", ".join(f"{cause} {count}" for cause, count in sorted(worker.stranded.items()))
+        yield f"{worker.address}: stranded: {causes}"
     if own.get("draining"):
         yield f"{worker.address}: draining"
 
 
-def _plain(rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [_HEADINGS, *rows]
+def _link_note(worker: Worker) -> str:
+    if not (worker.roomkeeper or {}).get("link"):
+        return "link: no"
+    if worker.listens_for_links:
+        return f"link: yes, at {worker.listens_for_links}"
+    return "link: yes"
+
+
+def _plain(table: _Table) -> str:
+    lines = [table.headings, *table.rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "".join(f"{_line(line, widths)}\n" for line in lines)
+    return "".join(f"{_line(table.headings, line, widths)}\n" for line in lines)
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+def _line(headings: Sequence[str], cells: Sequence[str], widths: Sequence[int]) -> str:
     padded = (
-        cell.ljust(width) if at < _TEXTS else cell.rjust(width)
-        for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        cell.rjust(width) if heading in _NUMBERS else cell.ljust(width)
+        for heading, cell, width in zip(headings, cells, widths, strict=True)
     )
     return "  ".join(padded).rstrip()
 
 
-def _rich(rows: Sequence[tuple[str, ...]]) -> str:
+def _rich(table: _Table) -> str:
     """Empty where rich is not installed."""
     try:
         from rich.console import Console
@@ -112,23 +171,30 @@ def _rich(rows: Sequence[tuple[str, ...]]) -> str:
         from rich.text import Text
     except ImportError:
         return ""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for at, heading in enumerate(_HEADINGS):
-        table.add_column(heading, justify="left" if at < _TEXTS else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(cell, style=_style(at, cell)) for at, cell in enumerate(row)))
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in table.headings:
+        made.add_column(
+            heading, justify="right" if heading in _NUMBERS else "left", no_wrap=heading != "why"
+        )
+    for row in table.rows:
+        made.add_row(
+            *(
+                Text(cell, style=_style(heading, cell))
+                for heading, cell in zip(table.headings, row, strict=True)
+            )
+        )
     out = io.StringIO()
     width = max(shutil.get_terminal_size().columns, 120)
-    Console(file=out, force_terminal=True, width=width).print(table)
+    Console(file=out, force_terminal=True, width=width).print(made)
     return out.getvalue()
 
 
-def _style(at: int, cell: str) -> str:
-    if cell in ("SERVING", "ready"):
+def _style(heading: str, cell: str) -> str:
+    if cell in ("SERVING", "ready", "up"):
         return "green"
-    if cell in ("NOT_SERVING", "dead", "stalled"):
+    if cell in ("NOT_SERVING", "dead", "stalled", "lost"):
         return "red"
     troubling = ("releasing", "refused", "stranded")
-    if _HEADINGS[at] in troubling and cell not in ("", "0", _NOTHING):
+    if cell == "absent" or (heading in troubling and cell not in ("", "0", _NOTHING)):
         return "yellow"
     return ""

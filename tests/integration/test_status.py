@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 import pytest
 
+import link_support
 from roomkeeper import wire
 from roomkeeper.statusread import Asker
 from standin_support import (
@@ -116,6 +117,72 @@ def test_each_rank_has_a_row() -> None:
     assert answer["window"] == 6
     assert done.stdout.splitlines()[2].split()[:2] == ["1", "3"]
     assert "release: yes" in done.stdout
+
+
+def links_of(table: str) -> dict[str, dict[str, str]]:
+    """The rows of room links, which come last, by their worker."""
+    head = next(n for n, line in enumerate(table.splitlines()) if "told" in line.split())
+    lines = table.splitlines()[head:]
+    rows = [dict(zip(_cells(lines[0]), _cells(line), strict=True)) for line in lines[1:]]
+    return {row["worker"]: row for row in rows}
+
+
+def test_room_links_are_shown_and_why_one_is_gone() -> None:
+    with link_support.pair("--max-num-seqs", "4") as pair:
+        prefill, decode = pair.prefill_worker.address, pair.decode_worker.address
+        pair.serves("first")
+        pair.until_linked()
+        shown = run_cli("status", prefill, decode).stdout
+        links = links_of(shown)
+        assert f"{prefill}: link: yes, at 127.0.0.1:{pair.port + 2000}, release: yes" in shown
+        assert f"{decode}: link: yes, release: yes" in shown
+        row = links[decode]
+        assert row["peer"] == f"127.0.0.1:{pair.port}"
+        assert row["address"] == f"127.0.0.1:{pair.port + 2000}"
+        assert (row["link"], row["engine"], row["release"]) == ("up", "ready", "yes")
+        assert (row["refused"], row["why"]) == ("0", "-")
+        assert int(row["told"]) >= 1
+        assert int(row["heard"]) >= 1
+        assert float(row["since"].removesuffix(" s")) < GUARD_S
+        assert links[prefill]["link"] == "up"
+
+        lost = pair.decode_leg("lost", link_support.new_room())
+        until(lambda: pair.decode_side.legs("submitted") == 1, "it waits for its prefill")
+        pair.prefill_worker.program.signal(signal.SIGKILL)
+        assert lost.end().name == "RESOURCE_EXHAUSTED"
+        until(lambda: pair.decode_side.peer()["state"] == "absent", "nobody is there")
+        shown = run_cli("status", decode).stdout
+        row = links_of(shown)[decode]
+        assert (row["link"], row["engine"], row["release"]) == ("absent", "-", "-")
+        assert row["why"] == "nobody listens for links there"
+        assert columns(shown, 1)["stranded"] == "1"
+        assert f"{decode}: stranded: peer_lost 1" in shown
+        (answer,) = json_of(decode)
+        (peer,) = answer["roomkeeper"]["links"]["peers"]
+        assert (peer["state"], peer["links"]) == ("absent", 1)
+
+
+def test_the_slots_of_a_frozen_prefills_rooms_are_shown_as_releasing() -> None:
+    slowly = ("--prefill-ms", "500", "--chunked-prefill-size", "16")
+    with link_support.pair("--max-num-seqs", "4", *slowly) as pair:
+        pair.serves("first")
+        legs = pair.burst("frozen", 3, input_ids=[5] * 1600)
+        until(lambda: pair.prefill_side.legs("submitted") == 3, "they are under way")
+        pair.prefill_worker.program.signal(signal.SIGSTOP)
+        try:
+            for _, decode in legs:
+                assert decode.end().name == "RESOURCE_EXHAUSTED"
+            until(
+                lambda: pair.decode.rooms()["ranks"][0]["oldest_releasing_ms"] >= 100, "of some age"
+            )
+            shown = run_cli("status", pair.decode_worker.address).stdout
+        finally:
+            pair.prefill_worker.program.signal(signal.SIGCONT)
+        row = columns(shown, 1)
+        assert row["admitted"] == "0"
+        assert re.fullmatch(r"3 \(\d+\.\d s\)", row["releasing"]), row
+        assert links_of(shown)[pair.decode_worker.address]["link"] == "lost"
+        pair.idle()
 
 
 def test_rooms_off_is_said() -> None:
