@@ -249,15 +249,15 @@ static void answered(rk_peers *peers, rk_link *link, uint64_t now, rk_effects *f
     rk_link_kick(peers, link);
 }
 
-/* Decode: the prefill has taken our Begin. */
+/* Decode: the prefill has taken our Begin. If it is another process than before, the old one writes no more,
+ * but this one may have been asked for the same rooms already: it hears which have ended, and says when it is
+ * quiet. */
 static void accepted(rk_peers *peers, rk_link *link, uint64_t now, rk_effects *fx) {
     rk_peer *peer = peer_of(peers, link);
     if (!peer) {
         rk_link_end(peers, link, RK_CANCELLED, "nobody waits for this link");
         return;
     }
-    if (peer->known && memcmp(peer->instance, link->theirs.instance, RK_INSTANCE_BYTES) != 0)
-        rk_ledger_writers_gone(peers->ledger, now, link->peer, fx); /* another process: the old one is dead */
     come_up(peers, peer, link, now, fx);
 }
 

@@ -304,6 +304,15 @@ static void stay_lost(rk_peers *peers, rk_peer *peer, uint64_t now, const char *
     rk_ledger_nobody_there(peers->ledger, now, number, fx);
 }
 
+/* Has nobody listened there for RK_GONE_MS? The link may have been lost long before the worker ended. */
+static bool refused_for_long(rk_peer *peer, uint64_t now, rk_dial_end end) {
+    bool refused = end == RK_DIAL_REFUSED || end == RK_DIAL_GONE;
+    if (refused && !peer->refused)
+        peer->refused_ms = now;
+    peer->refused = refused;
+    return refused && rk_since(now, peer->refused_ms) >= RK_GONE_MS;
+}
+
 void rk_peer_dial_ended(rk_peers *peers, rk_peer *peer, uint64_t now, rk_dial_end end, const char *why,
                         rk_effects *fx) {
     uint32_t number = rk_peer_number(peers, peer);
@@ -311,16 +320,15 @@ void rk_peer_dial_ended(rk_peers *peers, rk_peer *peer, uint64_t now, rk_dial_en
     peer->failures++;
     peer->next_dial_ms = peer->known || peer->configured ? now + pause_after(peer, now) : UINT64_MAX;
     bool was_lost = peer->phase == RK_PEER_IS_LOST;
-    bool refused = end == RK_DIAL_REFUSED || end == RK_DIAL_GONE;
-    uint64_t lost_for = rk_since(now, peer->lost_ms);
-    if (was_lost && lost_for < (refused ? RK_GONE_MS : RK_LOST_MOST_MS))
+    bool gone = refused_for_long(peer, now, end);
+    if (was_lost && !gone && rk_since(now, peer->lost_ms) < RK_LOST_MOST_MS)
         return; /* it may be frozen, cut off, or just ending: no proof, and no reason to go on without it yet
                  */
-    if (peer->known && end == RK_DIAL_GONE) {
+    if (peer->known && gone && end == RK_DIAL_GONE) {
         stay_lost(peers, peer, now, why, fx);
         return;
     }
-    if (was_lost && refused)
+    if (was_lost && gone)
         rk_ledger_writers_gone(peers->ledger, now, number, fx);
     rk_peer_move(peer, RK_PEER_IS_ABSENT, now);
     rk_ledger_peer_absent(peers->ledger, now, number, fx);
@@ -350,6 +358,7 @@ void rk_peer_lose(rk_peers *peers, rk_peer *peer, uint64_t now, const char *why,
     peer->link = NULL;
     peer->lost_ms = now;
     peer->failures = 0;
+    peer->refused = false;
     peer->next_dial_ms = now;
     peers->counts.lost++;
     rk_peer_move(peer, RK_PEER_IS_LOST, now);

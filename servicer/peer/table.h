@@ -16,7 +16,7 @@
 #define RK_DIAL_MOST_MS 30000u
 #define RK_RECENT_MS 600000u
 /* A host that refuses the connection is proof that the worker is gone, but its scheduler processes end a
- * moment after it: so long after the loss nothing of it writes any more. */
+ * moment after it: refused for so long, nothing of it writes any more. */
 #define RK_GONE_MS 250u
 /* A lost peer that has not come back for so long is served without. */
 #define RK_LOST_MOST_MS 30000u
@@ -42,7 +42,9 @@ typedef struct rk_peer {
     uint64_t dialled_ms; /* the last time */
     uint64_t next_dial_ms;
     unsigned failures; /* dials in a row */
-    rk_peer_row row;   /* the texts and counters of it */
+    bool refused;      /* the last dial was, and all since refused_ms */
+    uint64_t refused_ms;
+    rk_peer_row row; /* the texts and counters of it */
 } rk_peer;
 
 typedef struct rk_chunk {

@@ -139,7 +139,7 @@ void rk_ledger_peer_folded(rk_ledger *ledger, uint64_t now, uint32_t from, uint3
         bool up = ledger->peers[to] == RK_PEER_UP;
         for (rk_list *node = ledger->legs.next; node != &ledger->legs; node = node->next) {
             rk_leg *leg = RK_CONTAINER(node, rk_leg, all);
-            if (!is_of(leg, from))
+            if (!is_of(leg, from) && !is_left_over(ledger, leg, from))
                 continue;
             leg->peer = to;
             if (up)

@@ -52,8 +52,9 @@ typedef struct dial_order {
 typedef struct request {
     uint64_t handle;
     int64_t room;
-    bool there;  /* the engine has it; false: only known to the client */
-    bool marked; /* aborted while it waited for KV */
+    bool there;          /* the engine has it; false: only known to the client */
+    bool marked;         /* aborted while it waited for KV */
+    bool over_in_engine; /* it acts on its mark as soon as it can */
     bool handed_off;
     bool asked;     /* the release agent has been asked to end the room */
     bool over;      /* the client has its end */

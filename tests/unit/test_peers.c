@@ -477,7 +477,7 @@ START_TEST(a_prefill_that_still_writes_after_a_break_says_when_it_is_quiet) {
 }
 END_TEST
 
-START_TEST(another_instance_is_proof_that_the_old_ones_writers_are_gone) {
+START_TEST(another_instance_says_at_once_that_nobody_writes_any_more) {
     link_up();
     worker_crash(p);
     w->now += 300;
@@ -503,6 +503,40 @@ START_TEST(a_host_that_refuses_the_connection_is_proof_after_a_moment) {
     ck_assert_int_eq(peer_row(d, 0).phase, RK_PEER_IS_ABSENT);
     (void)arrive(d, 2);
     ck_assert_int_eq(v.state, RK_LEG_ADMITTED);
+}
+END_TEST
+
+START_TEST(a_refusal_counts_from_the_first_one_on_however_long_ago_the_link_was_lost) {
+    link_up();
+    p->unreachable = true;
+    stream_break(end_of(d), "cut");
+    world_run(w, 1000);
+    worker_crash(p); /* only now; its schedulers end a moment later */
+    p->unreachable = false;
+    uint64_t died = w->now;
+    while (peer_row(d, 0).phase == RK_PEER_IS_LOST && w->now < died + 5000) {
+        ck_assert(w->now >= died + 200 || d->releases == 0);
+        world_run(w, 50);
+    }
+    ck_assert_uint_ge(w->now, died + 250);
+    ck_assert_uint_eq(d->releases, 1);
+}
+END_TEST
+
+START_TEST(another_instance_that_has_the_room_already_is_asked_to_end_it_first) {
+    link_up();
+    worker_crash(p);
+    w->now += 300;
+    worker_start(p);
+    (void)arrive(p, 1); /* a leg that comes late, for a decode that has ended but asks its engine still */
+    world_run(w, 50);
+    if (request_in(p, 1)->there) {
+        ck_assert_uint_eq(d->releases, 0);
+        worker_released(p, request_in(p, 1));
+    }
+    world_run(w, 3000);
+    ck_assert(request_in(p, 1)->over || leg_state(p, request_in(p, 1)) == RK_LEG_ENDED);
+    ck_assert_uint_eq(d->releases, 1);
 }
 END_TEST
 
@@ -1096,17 +1130,23 @@ START_TEST(the_legs_of_a_forgotten_peer_do_not_pass_to_whoever_has_its_number_ne
     stream_break(end_of(d), "cut");
     world_run(w, 95000); /* it still writes, for all we know */
     ck_assert_int_eq(peer_row(d, 0).phase, RK_PEER_IS_ABSENT);
+    (void)arrive(d, 2);
+    world_settle(w);
+    ck_assert(!rk_ledger_find(d->ledger, request_in(d, 2)->handle)->linked);
+    world_run(w, 300);
     worker *other = worker_add(w, RK_LINK_ROLE_PREFILL, "other.example", PORT);
     worker_start(other);
     (void)worker_arrive(d, "other.example", PORT, 5, &v);
     world_settle(w);
     ck_assert_uint_eq(peers_counts(d).up, 1);
+    ck_assert_str_eq(peer_row(d, 0).name, "other.example:8998");
+    ck_assert(!rk_ledger_find(d->ledger, request_in(d, 2)->handle)->linked);
     worker_crash(other);
     w->now += 300;
     worker_start(other);
     world_run(w, 2000);
     ck_assert(request_in(d, 1)->there);
-    ck_assert(!request_in(d, 1)->asked);
+    ck_assert(!request_in(d, 1)->asked && !request_in(d, 2)->over);
 }
 END_TEST
 
@@ -1143,8 +1183,10 @@ int main(void) {
         the_longer_heartbeat_of_the_two_counts,
         after_a_break_the_same_workers_say_again_how_things_stand,
         a_prefill_that_still_writes_after_a_break_says_when_it_is_quiet,
-        another_instance_is_proof_that_the_old_ones_writers_are_gone,
+        another_instance_says_at_once_that_nobody_writes_any_more,
         a_host_that_refuses_the_connection_is_proof_after_a_moment,
+        a_refusal_counts_from_the_first_one_on_however_long_ago_the_link_was_lost,
+        another_instance_that_has_the_room_already_is_asked_to_end_it_first,
         a_lost_peer_that_does_not_answer_is_served_without_after_30_s_and_nothing_is_proved,
         a_decode_that_is_gone_frees_what_its_prefill_holds,
         a_second_stream_of_the_same_decode_replaces_its_first,
