@@ -1,7 +1,7 @@
 # What a person does often. Every target installs what it needs; see scripts/setup.
 PYTHON := build/venv/bin/python
 
-.PHONY: help demo test test-engines lint format sanitize bench docs build clean
+.PHONY: help demo test test-engines lint format sanitize fuzz bench docs build clean
 
 help:
 	@echo "make demo          a burst through the gateway, with and without rooms, side by side"
@@ -10,6 +10,7 @@ help:
 	@echo "make lint          clang-format, clang-tidy, ruff, mypy, docs against code"
 	@echo "make format        format everything"
 	@echo "make sanitize      the tests under ASan + UBSan, the C tests under TSan"
+	@echo "make fuzz          the link's frames and the requests, fuzzed for ten minutes"
 	@echo "make bench         roomkeeper beside the Python servicer"
 	@echo "make docs          regenerate the configuration reference"
 
@@ -43,6 +44,10 @@ format:
 sanitize:
 	@scripts/setup build sanitize
 	@scripts/sanitize
+
+fuzz:
+	@scripts/setup build sanitize
+	@scripts/fuzz
 
 bench:
 	@scripts/setup build
