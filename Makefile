@@ -1,12 +1,13 @@
 # What a person does often. Every target installs what it needs; see scripts/setup.
 PYTHON := build/venv/bin/python
 
-.PHONY: help demo test test-engines lint format sanitize fuzz bench docs build clean
+.PHONY: help demo test test-engines model lint format sanitize fuzz bench docs build clean
 
 help:
 	@echo "make demo          a burst through the gateway, with and without rooms, side by side"
 	@echo "make test          all tests (unit, integration)"
 	@echo "make test-engines  the real TokenSpeed frontend and scheduler on a CPU (1.7 GB from PyPI)"
+	@echo "make model         the room link as a model: every property over every state"
 	@echo "make lint          clang-format, clang-tidy, ruff, mypy, docs against code"
 	@echo "make format        format everything"
 	@echo "make sanitize      the tests under ASan + UBSan, the C tests under TSan"
@@ -31,6 +32,10 @@ test:
 test-engines:
 	@scripts/setup build
 	@scripts/test-engines
+
+model:
+	@scripts/setup model
+	@scripts/model
 
 lint:
 	@scripts/setup build lint
