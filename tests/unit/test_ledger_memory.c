@@ -49,12 +49,43 @@ static long arrive_against_odds(rk_ledger *ledger, uint64_t now, const rk_leg_sp
     }
 }
 
+/* An event of the link as a whole. */
+static void disturb_peer(rk_ledger *ledger, uint64_t now, const rk_room *room, unsigned *seed,
+                         rk_effects *fx) {
+    uint32_t peer = 1 + pick(seed, 2);
+    switch (pick(seed, 8)) {
+    case 0:
+        rk_ledger_peer_expected(ledger, peer);
+        break;
+    case 1:
+    case 2:
+        rk_ledger_peer_up(ledger, now, peer, fx);
+        break;
+    case 3:
+        rk_ledger_peer_lost(ledger, now, peer, fx);
+        break;
+    case 4:
+        rk_ledger_peer_absent(ledger, now, peer, fx);
+        break;
+    case 5:
+        rk_ledger_peer_folded(ledger, now, peer, pick(seed, 3), fx);
+        break;
+    case 6:
+        rk_ledger_writers_gone(ledger, now, peer, fx);
+        break;
+    default:
+        rk_ledger_turned_away(ledger, now, room, true, peer, RK_CAUSE_DRAIN, fx);
+        break;
+    }
+}
+
 /* One event of another kind, whose allocations may fail: it has no way to say so. */
 static void disturb(rk_ledger *ledger, uint64_t now, uint64_t handle, unsigned *seed, rk_effects *fx) {
     rk_room room = room_of(1 + (int64_t)pick(seed, 30));
     rk_effects_clear(fx);
     left = (long)pick(seed, 3) - 1;
-    switch (pick(seed, 8)) {
+    uint32_t peer = pick(seed, 3);
+    switch (pick(seed, 11)) {
     case 0:
         (void)!rk_ledger_begin_submit(ledger, now, handle, fx);
         break;
@@ -68,13 +99,22 @@ static void disturb(rk_ledger *ledger, uint64_t now, uint64_t handle, unsigned *
         rk_ledger_cancel(ledger, now, handle, RK_CAUSE_CLIENT_CANCEL, fx);
         break;
     case 4:
-        (void)rk_ledger_twin_announced(ledger, now, 0, &room, fx);
+        (void)rk_ledger_twin_announced(ledger, now, peer, &room, fx);
         break;
     case 5:
-        (void)rk_ledger_twin_ended(ledger, now, 0, &room, RK_CAUSE_CLIENT_CANCEL, pick(seed, 2), fx);
+        (void)rk_ledger_twin_ended(ledger, now, peer, &room, RK_CAUSE_CLIENT_CANCEL, pick(seed, 2), fx);
         break;
     case 6:
-        (void)rk_ledger_twin_quiesced(ledger, now, 0, &room, fx);
+        (void)rk_ledger_twin_quiesced(ledger, now, peer, &room, fx);
+        break;
+    case 7:
+        disturb_peer(ledger, now, &room, seed, fx);
+        break;
+    case 8:
+        (void)rk_ledger_twin_handed_off(ledger, now, peer, &room, fx);
+        break;
+    case 9:
+        rk_ledger_take_tells(ledger, fx);
         break;
     default:
         rk_ledger_tick(ledger, now, fx);
@@ -89,6 +129,9 @@ static void run(rk_role role) {
     o.linked = true;
     o.tombstones = 4;
     o.announced = 4;
+    o.peers = 3;
+    o.peer_rooms = 3;
+    o.tells_apart = true;
     long at_start = live;
     rk_ledger *ledger = rk_ledger_new(&o);
     ck_assert_ptr_nonnull(ledger);
@@ -109,6 +152,7 @@ static void run(rk_role role) {
             .n = 1,
             .rank = -1,
             .linked = pick(&seed, 2),
+            .peer = pick(&seed, 3),
         };
         failed += arrive_against_odds(ledger, now, &spec, &fx);
         for (int k = 0; k < 4; k++)
