@@ -96,7 +96,7 @@ def test_a_killed_prefill_ends_its_decodes_and_their_slots_are_free() -> None:
             assert not going.ended()  # it has its KV
             assert len(decode.said("a room link is lost")) == 1
             assert len(decode.said("leg ended.*cause=peer_lost")) == len(decodes)
-        until(lambda: decode.peer()["state"] == "absent", "nobody answers")
+        until(lambda: "no prefill worker" in decode.peer()["why"], "nobody is there")
         with side(*role_flags("prefill", port, *flags)) as prefill:
             workers = Pair(prefill, decode, port)
             workers.serves("again")

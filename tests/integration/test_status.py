@@ -150,16 +150,16 @@ def test_room_links_are_shown_and_why_one_is_gone() -> None:
         until(lambda: pair.decode_side.legs("submitted") == 1, "it waits for its prefill")
         pair.prefill_worker.program.signal(signal.SIGKILL)
         assert lost.end().name == "RESOURCE_EXHAUSTED"
-        until(lambda: pair.decode_side.peer()["state"] == "absent", "nobody is there")
+        until(lambda: "no prefill worker" in pair.decode_side.peer()["why"], "nobody is there")
         shown = run_cli("status", decode).stdout
         row = links_of(shown)[decode]
-        assert (row["link"], row["engine"], row["release"]) == ("absent", "-", "-")
-        assert row["why"] == "nobody listens for links there"
+        assert (row["link"], row["engine"], row["release"]) == ("lost", "-", "-")
+        assert row["why"] == "no prefill worker runs there"
         assert columns(shown, 1)["stranded"] == "1"
         assert f"{decode}: stranded: peer_lost 1" in shown
         (answer,) = json_of(decode)
         (peer,) = answer["roomkeeper"]["links"]["peers"]
-        assert (peer["state"], peer["links"]) == ("absent", 1)
+        assert (peer["state"], peer["links"]) == ("lost", 1)
 
 
 def test_the_slots_of_a_frozen_prefills_rooms_are_shown_as_releasing() -> None:
