@@ -242,7 +242,8 @@ def test_a_decode_that_is_stopped_in_order_ends_the_prefills_of_its_line() -> No
             assert int(status.trailing["grpc-retry-pushback-ms"]) > 0
         assert {decode.end().name for decode in decodes} == {"UNAVAILABLE"}
         assert workers.decode_worker.program.wait(GUARD_S) == 0
-        workers.prefill_side.until_said("the other worker has closed the room link.*it shuts down")
+        # Its goodbye may be overtaken by the end of the stream.
+        workers.prefill_side.until_said("closed the room link.*it shuts down|a room link is lost")
         workers.prefill_side.idle()
 
 

@@ -240,6 +240,9 @@ def test_on_the_real_scheduler_a_flood_of_one_id_leaves_the_engine_alive() -> No
 def test_aborts_and_cancels_in_every_moment_leave_both_workers_idle(link: tuple[str, ...]) -> None:
     flags = ("--max-num-seqs", "4", "--bootstrap-timeout", "2", "--transfer-timeout", "3", *link)
     with pair(*flags, decode_flags=("--room-handoff-seconds", "1")) as workers:
+        workers.serves("first")
+        if link != OFF:
+            workers.until_linked()
         legs = [workers.both(f"r{i}", tokens=20) for i in range(40)]
         for number, (prefill, decode) in enumerate(legs):
             time.sleep(0.01)
