@@ -568,7 +568,7 @@ static void room_of(const rk_request *request, rk_room *room) {
 /* The peer that has the other leg; 0: nobody whom we could tell. */
 static uint32_t peer_of(const rk_generate *g, const rk_room *room) {
     const rk_servicer *servicer = g->call.servicer;
-    if (!servicer->links || !g->request->has_bootstrap || room->room == 0)
+    if (!servicer->links || room->room == 0)
         return 0;
     return rk_peers_of_room(servicer->links->peers, rk_now_ms(), room);
 }
@@ -639,7 +639,7 @@ static int prepare(rk_generate *g) {
 
 static void arrive(rk_generate *g) {
     rk_servicer *servicer = g->call.servicer;
-    rk_room room;
+    rk_room room = {.room = 0};
     if (g->request->has_bootstrap)
         room_of(g->request, &room);
     g->handle = rk_ledger_new_handle(servicer->ledger);
@@ -648,7 +648,7 @@ static void arrive(rk_generate *g) {
         return;
     }
     g->in_table = true;
-    uint32_t peer = g->request->has_bootstrap ? peer_of(g, &room) : 0;
+    uint32_t peer = peer_of(g, &room);
     g->peer = peer;
     rk_leg_spec spec = {
         .handle = g->handle,
