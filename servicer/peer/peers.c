@@ -304,13 +304,13 @@ static void stay_lost(rk_peers *peers, rk_peer *peer, uint64_t now, const char *
     rk_ledger_nobody_there(peers->ledger, now, number, fx);
 }
 
-/* Has nobody listened there for RK_GONE_MS? The link may have been lost long before the worker ended. */
+/* Has nobody listened there for long enough? The link may have been lost long before the worker ended. */
 static bool refused_for_long(rk_peer *peer, uint64_t now, rk_dial_end end) {
     bool refused = end == RK_DIAL_REFUSED || end == RK_DIAL_GONE;
     if (refused && !peer->refused)
         peer->refused_ms = now;
     peer->refused = refused;
-    return refused && rk_since(now, peer->refused_ms) >= RK_GONE_MS;
+    return refused && rk_since(now, peer->refused_ms) >= (peer->in_order ? RK_GONE_IN_ORDER_MS : RK_GONE_MS);
 }
 
 void rk_peer_dial_ended(rk_peers *peers, rk_peer *peer, uint64_t now, rk_dial_end end, const char *why,
@@ -359,6 +359,7 @@ void rk_peer_lose(rk_peers *peers, rk_peer *peer, uint64_t now, const char *why,
     peer->lost_ms = now;
     peer->failures = 0;
     peer->refused = false;
+    peer->in_order = in_order;
     peer->next_dial_ms = now;
     peers->counts.lost++;
     rk_peer_move(peer, RK_PEER_IS_LOST, now);

@@ -18,6 +18,9 @@
 /* A host that refuses the connection is proof that the worker is gone, but its scheduler processes end a
  * moment after it: refused for so long, nothing of it writes any more. */
 #define RK_GONE_MS 250u
+/* One that stops in order closes its listener first, and gives its engine's processes up to 5 s after that.
+ */
+#define RK_GONE_IN_ORDER_MS 6000u
 /* A lost peer that has not come back for so long is served without. */
 #define RK_LOST_MOST_MS 30000u
 /* A peer that may be forgotten when the table is full: gone for so long. */
@@ -43,6 +46,7 @@ typedef struct rk_peer {
     uint64_t next_dial_ms;
     unsigned failures; /* dials in a row */
     bool refused;      /* the last dial was, and all since refused_ms */
+    bool in_order;     /* the link was closed with a goodbye */
     uint64_t refused_ms;
     rk_peer_row row; /* the texts and counters of it */
 } rk_peer;

@@ -140,7 +140,8 @@ typedef struct rk_note {
     bool admitted;  /* announced: the twin has been admitted */
     bool own;       /* tombstone: it was our leg that ended, before its twin was announced */
     rk_cause cause; /* tombstone: why it ended */
-    uint32_t peer;  /* who announced it or said that it ended; 0 for our own */
+    uint32_t
+        peer; /* who announced it or said that it ended; of our own: who is to be told, 0: whoever asks */
 } rk_note;
 
 typedef struct rk_notes {
@@ -236,6 +237,10 @@ void rk_unlist(rk_ledger *ledger, rk_leg *leg); /* out of all maps; the leg is t
 void rk_tell_room(rk_ledger *ledger, uint32_t peer, const rk_room *room, unsigned what, rk_cause cause);
 /* A prefill leg ends before its twin was announced: whoever announces it is told. */
 void rk_remember_end(rk_ledger *ledger, const rk_leg *leg, uint64_t now);
+/* A decode's leg that ends while its peer is expected and leaves nothing behind; and what is told of such
+ * legs when the peer is up. */
+void rk_remember_untold(rk_ledger *ledger, const rk_leg *leg, uint64_t now);
+void rk_tell_untold(rk_ledger *ledger, uint32_t peer);
 /* A leg refused at arrival: its twin is told, its room ended in a prefill's engine. The leg must be `gone`.
  */
 void rk_tell_refusal(rk_ledger *ledger, rk_leg *leg, uint64_t now);

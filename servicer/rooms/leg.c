@@ -356,6 +356,7 @@ void rk_end(rk_ledger *ledger, rk_leg *leg, uint64_t now, rk_cause cause, rk_sto
         rk_todo(ledger, leg, RK_TODO_END);
     if (!leg->twin_over || cause == RK_CAUSE_TWIN_ENDED) /* else nobody is left to be told */
         rk_tell(ledger, leg, RK_TODO_TELL_ENDED);
+    rk_remember_untold(ledger, leg, now);
     if (leg->paired && ledger->options.enabled && ledger->options.role == RK_ROLE_PREFILL &&
         cause != RK_CAUSE_COMPLETED) {
         /* Its decode may have asked the engine for this room already, or may yet: it is told that none comes.

@@ -73,6 +73,7 @@ void rk_ledger_peer_up(rk_ledger *ledger, uint64_t now, uint32_t peer, rk_effect
         ledger->link_seen = now;
         ledger->link_known = true;
         for_all(ledger, peer, now, tell_again);
+        rk_tell_untold(ledger, peer);
     }
     rk_ledger_leave(ledger, fx);
 }

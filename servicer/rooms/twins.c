@@ -49,6 +49,30 @@ void rk_remember_end(rk_ledger *ledger, const rk_leg *leg, uint64_t now) {
     stone->cause = leg->cause;
 }
 
+/* A decode's leg ends, and goes, while the link to its peer is not up: the peer is told when it is. */
+void rk_remember_untold(rk_ledger *ledger, const rk_leg *leg, uint64_t now) {
+    bool unheard = leg->linked && leg->peer != 0 && ledger->peers[leg->peer] == RK_PEER_EXPECTED;
+    if (!unheard || ledger->options.role != RK_ROLE_DECODE || rk_submitted(leg))
+        return;
+    rk_note *stone = rk_notes_add(&ledger->tombstones, leg->peer, &leg->room, now);
+    if (!stone)
+        return;
+    stone->own = true;
+    stone->cause = leg->cause;
+}
+
+void rk_tell_untold(rk_ledger *ledger, uint32_t peer) {
+    rk_list *list = &ledger->tombstones.list;
+    for (rk_list *node = list->next; node != list && peer != 0;) {
+        rk_note *stone = RK_CONTAINER(node, rk_note, link);
+        node = node->next;
+        if (!stone->own || stone->peer != peer)
+            continue;
+        rk_tell_room(ledger, peer, &stone->room, RK_TODO_TELL_ENDED, stone->cause);
+        rk_notes_remove(&ledger->tombstones, stone);
+    }
+}
+
 void rk_tell_refusal(rk_ledger *ledger, rk_leg *leg, uint64_t now) {
     if (!leg->paired || !ledger->options.enabled)
         return;
@@ -60,6 +84,7 @@ void rk_tell_refusal(rk_ledger *ledger, rk_leg *leg, uint64_t now) {
         rk_notes_remove(&ledger->announced, note);
     }
     rk_tell(ledger, leg, RK_TODO_TELL_ENDED);
+    rk_remember_untold(ledger, leg, now);
     if (ledger->options.role == RK_ROLE_PREFILL) {
         rk_todo(ledger, leg, RK_TODO_RELEASE_ROOM);
         rk_remember_end(ledger, leg, now);

@@ -115,12 +115,70 @@ START_TEST(a_leg_that_is_handed_off_is_left_alone) {
 }
 END_TEST
 
+START_TEST(an_end_that_came_before_the_link_is_told_when_it_is_up) {
+    rk_ledger_options o = options_of(RK_ROLE_DECODE, 1, 1);
+    o.linked = true;
+    o.peers = 3;
+    rk_ledger *l = rk_ledger_new(&o);
+    rk_room refused = room_of(9);
+    rk_ledger_peer_expected(l, PEER);
+    (void)submitted_for(l, PEER, 1);
+    uint64_t waiting = arrive_for(l, PEER, 2);
+    rk_leg_spec spec = {.handle = rk_ledger_new_handle(l),
+                        .request_id = "x",
+                        .request_id_bytes = 1,
+                        .room = &refused,
+                        .n = 1,
+                        .rank = -1,
+                        .linked = true,
+                        .peer = PEER};
+    ck_assert_int_eq(rk_ledger_arrive(l, T0, &spec, &v, &fx), 0);
+    ck_assert_int_eq(v.cause, RK_CAUSE_FULL);
+    rk_ledger_cancel(l, T0, waiting, RK_CAUSE_CLIENT_CANCEL, &fx);
+    ck_assert_uint_eq(counts_of(l).tombstones, 2);
+    rk_effects_clear(&fx);
+    rk_ledger_peer_up(l, T0 + 1, OTHER, &fx); /* nothing of it concerns this one */
+    ck_assert_uint_eq(count_of(&fx, RK_FX_TELL_ENDED), 0);
+    rk_ledger_peer_up(l, T0 + 1, PEER, &fx);
+    ck_assert_uint_eq(count_of(&fx, RK_FX_TELL_ENDED), 2);
+    for (size_t i = 0; i < fx.count; i++) {
+        if (fx.items[i].kind != RK_FX_TELL_ENDED)
+            continue;
+        bool full = fx.items[i].room.room == 9;
+        ck_assert_int_eq(fx.items[i].cause, full ? RK_CAUSE_FULL : RK_CAUSE_CLIENT_CANCEL);
+        ck_assert_uint_eq(fx.items[i].peer, PEER);
+        ck_assert(!fx.items[i].ever_submitted);
+    }
+    ck_assert_uint_eq(counts_of(l).tombstones, 0); /* told once */
+    rk_ledger_free(l);
+}
+END_TEST
+
+START_TEST(legs_in_line_that_a_lost_link_ends_are_told_of_on_the_next_one) {
+    rk_ledger_options o = options_of(RK_ROLE_DECODE, 1, 1);
+    o.linked = true;
+    o.peers = 3;
+    rk_ledger *l = rk_ledger_new(&o);
+    rk_effects_clear(&fx);
+    rk_ledger_peer_up(l, T0, PEER, &fx);
+    (void)submitted_for(l, PEER, 1);
+    (void)arrive_for(l, PEER, 2);
+    rk_ledger_peer_lost(l, T0, PEER, &fx);
+    rk_effects_clear(&fx);
+    rk_ledger_peer_up(l, T0 + 1, PEER, &fx);
+    ck_assert_uint_eq(count_of(&fx, RK_FX_TELL_ENDED), 2); /* the one in its engine, and the one in line */
+    rk_ledger_free(l);
+}
+END_TEST
+
 int main(void) {
     const TTest *const tests[] = {
         a_leg_that_names_an_absent_peer_is_linked_when_it_comes_up,
         one_that_ended_while_its_peer_was_away_is_told_of_and_released_by_its_quiet,
         where_nobody_is_nobody_writes,
         a_leg_that_is_handed_off_is_left_alone,
+        an_end_that_came_before_the_link_is_told_when_it_is_up,
+        legs_in_line_that_a_lost_link_ends_are_told_of_on_the_next_one,
     };
     return RUN_SUITE("ledger and peers that are away", tests);
 }

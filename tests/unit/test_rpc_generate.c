@@ -160,7 +160,11 @@ START_TEST(a_prefill_opens_with_an_empty_chunk) {
     rk_standin_silence(w.engine, true);
     generate(&c, channel, (ask){.id = "p", .room = 1, .tokens = 1});
     response *r = rpc_read(&c);
-    ck_assert_ptr_nonnull(r);
+    if (!r) {
+        char text[512];
+        grpc_status_code code = rpc_end(&c, text);
+        ck_abort_msg("the call ended %d without a message: %s", (int)code, text);
+    }
     ck_assert_int_eq(r->response_case, TOKENSPEED__GRPC__SCHEDULER__GENERATE_RESPONSE__RESPONSE_CHUNK);
     ck_assert_uint_eq(r->chunk->n_token_ids, 0);
     response_free(r);
