@@ -38,8 +38,8 @@ const char *rk_query_name(rk_query query) {
     return (unsigned)query < RK_QUERIES ? names[query] : "unknown";
 }
 
-/* What an engine that does not take a question answers to a call of its own; NULL to the others, which have words for
- * that themselves. */
+/* What an engine that does not take a question answers to a call of its own; NULL to the others, which have
+ * words for that themselves. */
 static rk_value *not_taken(rk_query query) {
     if (query < RK_QUERY_FLUSH_CACHE)
         return NULL;
