@@ -84,6 +84,9 @@ def run_pytest(arguments: list[str], environment: dict[str, str]) -> Count:
         # Processes, signals and sockets on a busy machine: once more, and the report says which (R).
         if importlib.util.find_spec("pytest_rerunfailures"):
             command += ["--reruns", "1"]
+        # Most of what a test does is wait, so one more than there are cores.
+        if importlib.util.find_spec("xdist"):
+            command += ["-n", str(min(len(os.sched_getaffinity(0)), 7) + 1), "--dist", "load"]
         code = subprocess.run(command, cwd=ROOT, env=environment).returncode
         if not report.exists():
             return Count(failed=1)

@@ -78,7 +78,9 @@ def test_who_is_above_capacity_is_refused_and_nothing_is_stranded() -> None:
     assert (line["failed_otherwise"], line["legs_left"], line["slots_leaked"]) == (0, 0, 0), line
     assert 0 < line["refused"] == line["failed"]
     assert line["ok"] >= 8
-    assert set(line["seen"]) == {"200", "429 decode_worker_failed_to_start"}
+    # Whichever of the two legs the gateway hears from first.
+    clean = {f"429 {leg}_worker_failed_to_start" for leg in ("prefill", "decode")}
+    assert {"200"} < set(line["seen"]) <= {"200"} | clean
     assert done.returncode == 0
 
 

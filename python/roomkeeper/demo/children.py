@@ -13,8 +13,9 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from roomkeeper.demo.plan import DemoError
@@ -25,6 +26,29 @@ POLL_S = 0.05
 TAIL_LINES = 12
 TAIL_COLUMNS = 240
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """A signal that would end the program waits until the end of the block. Main thread only."""
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+@contextlib.contextmanager
+def folder_of_a_run(prefix: str) -> Iterator[Path]:
+    """A new temporary folder, gone in the end whenever a signal comes. Main thread only."""
+    with signals_held():
+        folder = tempfile.TemporaryDirectory(prefix=prefix)
+    try:
+        yield Path(folder.name)
+    finally:
+        with signals_held():
+            folder.cleanup()
 
 
 class Child:
@@ -79,12 +103,9 @@ class Children:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # A signal that comes now has to wait: half a cleanup would leave processes behind.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-        try:
+        # Half a cleanup would leave processes behind.
+        with signals_held():
             self.stop()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
         """Starts a process, its output in ``<name>.log``. Main thread only: it is the parent."""

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from roomkeeper.demo.children import Child, Children
+from roomkeeper.demo.children import Child, Children, folder_of_a_run
 from roomkeeper.demo.gateway import start_gateway
 from roomkeeper.demo.model import write_model
 from roomkeeper.demo.plan import MODEL_NAME, GatewayKind, Layout, Workload
@@ -124,11 +123,11 @@ def run_site(
         progress.update(f"{title}: starting, {time.monotonic() - started:.0f} s")
 
     with (
-        tempfile.TemporaryDirectory(prefix="roomkeeper-demo-") as folder,
-        Children(Path(folder)) as children,
+        folder_of_a_run("roomkeeper-demo-") as folder,
+        Children(folder) as children,
     ):
         starting()
-        site = Site(children, Path(folder), workload, layout)
+        site = Site(children, folder, workload, layout)
         site.start(kind, starting)
         yield site
 
