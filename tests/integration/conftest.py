@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 
 import pytest
 
@@ -14,6 +15,9 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 from harness.silence import Silence  # noqa: E402
 
 faulthandler.enable()
+
+# What was started in the background of a script ignores it, and hands that down to what it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SILENCE_TEST = "test_120_s_of_silence"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -51,7 +52,10 @@ def occupied(workers: Pair) -> Iterator[None]:
 
 def ended(side: Side, name: str, cause: str, code: str, twin_cause: str = "") -> None:
     """The one log line of this leg's end."""
-    (line,) = side.until_said(rf"leg ended.*\brequest={name} ")
+    lines = side.until_said(rf"leg ended.*\brequest={name} ")
+    rooms = [re.findall(r"\broom=\S+", line) for line in lines]
+    assert len({str(found) for found in rooms}) == len(lines), lines
+    line = lines[-1]  # a test that runs again has the same names and new rooms
     (role,) = {side.client.rooms()["role"]}
     words = line.split()
     assert f"role={role}" in words, line

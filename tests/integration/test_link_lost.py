@@ -167,7 +167,7 @@ def test_a_frozen_prefill_ends_its_decodes_and_their_slots_wait_for_proof(
 
 def test_a_frozen_scheduler_of_a_prefill_ends_its_decodes_too() -> None:
     """The launcher says over the link that its engine has stalled."""
-    with pair(*SLOWLY, "--room-stall-seconds", "0.5") as workers:
+    with pair(*SLOWLY, "--room-stall-seconds", "1.5") as workers:
         workers.serves("first")
         _, decodes = stranded(workers, "s")
         with stopped(*workers.prefill_worker.scheduler_pids):
