@@ -393,7 +393,7 @@ END_TEST
 int main(void) {
     Suite *suite = suite_create("config file");
     TCase *tests = tcase_create("config file");
-    tcase_set_timeout(tests, 60);
+    tcase_set_timeout(tests, 250);
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, a_file_sets_keys_of_every_type);
     tcase_add_test(tests, all_ways_to_write_a_mapping_are_the_same);
