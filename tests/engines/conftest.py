@@ -37,12 +37,13 @@ def both(
     output_path, stream_output = request.param
     folder = tmp_path_factory.mktemp("both")
     flags = ["--enable-output-logprobs", *(["--stream-output"] if stream_output else [])]
-    python = start(PYTHON_SERVICER, folder / "python.log", *flags)
+    aborts = {"TS_FAKE_ON_START": "faults:abort_as_prompted"}
+    python = start(PYTHON_SERVICER, folder / "python.log", *flags, settings=aborts)
     ours = start(
         ROOMKEEPER,
         folder / "roomkeeper.log",
         *flags,
-        settings={"ROOMKEEPER_OUTPUT_PATH": output_path},
+        settings={**aborts, "ROOMKEEPER_OUTPUT_PATH": output_path},
     )
     with running(python, ours):
         assert ours.lines(f"outputs by {output_path}"), (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,12 +145,18 @@ class Answer:
 
 def ask(stub: Any, made: messages.GenerateRequest) -> Answer:
     """Sends it and reads to the end."""
+    return read(made.request_id, lambda: stub.Generate(made, timeout=TIMEOUT_S))
+
+
+def read(request_id: str, call: Callable[[], Iterable[messages.GenerateResponse]]) -> Answer:
+    """Reads a stream to its end, choice by choice."""
     choices: dict[int, Choice] = {}
     try:
-        for response in stub.Generate(made, timeout=TIMEOUT_S):
-            assert response.request_id == made.request_id
+        for response in call():
+            assert response.request_id == request_id
             if response.HasField("chunk"):
                 choice = choices.setdefault(response.chunk.index, Choice())
+                assert not choice.complete, "a Chunk comes before its Complete"
                 fields = as_dict(response.chunk)
                 choice.tokens.append(fields.pop("token_ids"))
                 choice.logprobs.append(fields.get("output_logprobs", {}).get("token_logprobs", []))

@@ -270,6 +270,9 @@ class FakeScheduler:
             print("fake scheduler: ignored", type(message).__name__, flush=True)
 
     def add(self, request: Request) -> None:
+        if request.grammar_fault:
+            self.emit([Frame(request, abort_reason(request.grammar_fault))])
+            return
         self.requests[request.id] = request
         spec = ts.RequestSpec()
         spec.request_id = request.id

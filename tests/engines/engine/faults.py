@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fake_request import Frame
+from fake_request import ABORT_UNKNOWN_ERROR, Frame
 
 
 def refuse_everything(scheduler) -> None:
@@ -13,3 +13,30 @@ def refuse_everything(scheduler) -> None:
         scheduler.emit([Frame(request, reason)])
 
     scheduler.add = add
+
+
+#: A prompt that begins with these, the place of a status below and a number of tokens is aborted after so many.
+ABORT_ME = (511, 510, 509)
+STATUSES = (None, 200, 400, 404, 408, 429, 500, 501, 503, 504, 599)
+
+
+def abort_as_prompted(scheduler) -> None:
+    """A prompt may ask for an abort by the engine: [*ABORT_ME, place in STATUSES, tokens before it, …]."""
+    add = scheduler.add
+
+    def add_or_abort(request) -> None:
+        if tuple(request.prompt[:3]) != ABORT_ME or scheduler.prefill_end:
+            add(request)
+            return
+        status, tokens = STATUSES[request.prompt[3]], request.prompt[4]
+        message = f"told to end with {status}: caf\u00e9"
+        reason = {"type": "abort", "message": message, "err_type": ABORT_UNKNOWN_ERROR}
+        if status is not None:
+            reason["status_code"] = status
+        if tokens == 0:
+            scheduler.emit([Frame(request, reason)])
+            return
+        request.finish_reason = lambda: reason if len(request.output) >= tokens else None
+        add(request)
+
+    scheduler.add = add_or_abort
