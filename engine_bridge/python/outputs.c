@@ -107,6 +107,18 @@ static int read_matched(rk_step_reader *reader, PyObject *matched, rk_output *ou
     return 0;
 }
 
+/* TokenSpeed loses the status of its aborts on the way to the frontend. What its grammar backend does not
+ * take is the client's to mend, so it is told from the engine's own faults by the engine's words. */
+static bool is_about_a_constraint(const char *message, size_t bytes) {
+    static const char *const openings[] = {"Failed to compile ", "Grammar-based generation "};
+    for (size_t i = 0; i < sizeof openings / sizeof openings[0]; i++) {
+        size_t length = strlen(openings[i]);
+        if (bytes >= length && memcmp(message, openings[i], length) == 0)
+            return true;
+    }
+    return false;
+}
+
 static int read_failure(rk_step_reader *reader, PyObject *reason, rk_output *output) {
     PyObject *status = PyDict_GetItemWithError(reason, reader->state->str_status_code);
     uint32_t number;
@@ -115,7 +127,11 @@ static int read_failure(rk_step_reader *reader, PyObject *reason, rk_output *out
     PyObject *message = PyDict_GetItemWithError(reason, reader->state->str_message);
     if (!message || message == Py_None)
         return PyErr_Occurred() ? -1 : 0;
-    return rk_reader_text(reader, message, &output->message, &output->message_bytes);
+    if (rk_reader_text(reader, message, &output->message, &output->message_bytes) < 0)
+        return -1;
+    if (output->http_status == 0 && is_about_a_constraint(output->message, output->message_bytes))
+        output->http_status = 400;
+    return 0;
 }
 
 static int finish_dict(rk_step_reader *reader, PyObject *reason, rk_output *output) {

@@ -18,7 +18,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from smg_grpc_proto.generated import tokenspeed_scheduler_pb2 as messages
 
-from field_values import CONTEXT, FIELDS, INT32_MAX, VOCABULARY
+from field_values import FIELDS, INT32_MAX
 
 SEED = 20261202
 MIXTURES = 500
@@ -93,9 +93,7 @@ def holds_messages(field: FieldDescriptor) -> bool:
     kind = field.message_type
     if kind is None or kind.full_name == "google.protobuf.Struct":
         return False
-    return (
-        not kind.GetOptions().map_entry or kind.fields_by_name["value"].message_type is not None
-    )
+    return not kind.GetOptions().map_entry or kind.fields_by_name["value"].message_type is not None
 
 
 def _inside(field: FieldDescriptor) -> Descriptor:
@@ -257,6 +255,3 @@ def hazard(case: Case) -> str | None:
     if case.request.sampling_params.n > 64:
         return "it makes a list of n requests before it looks at n"
     return None
-
-
-__all__ = ["CONTEXT", "VOCABULARY", "Case", "count", "draw", "hazard", "input_of", "leaves", "walk"]

@@ -56,7 +56,9 @@ class Line:
         code, detail = "OK", ""
         try:
             answer = call(data, timeout=SUBSCRIBED_S if subscribed else TIMEOUT_S)
-            received += answer if SERVICE.methods_by_name[case.method].server_streaming else [answer]
+            received += (
+                answer if SERVICE.methods_by_name[case.method].server_streaming else [answer]
+            )
         except grpc.RpcError as error:
             code, detail = error.code().name, error.details() or ""
         if case.method == "GetTokenizer":

@@ -72,7 +72,7 @@ _GENERATE = {
     "TokenizedInput.input_ids": Values(
         edge=(
             [5],
-            [0, VOCABULARY - 1],
+            [3, VOCABULARY - 1],
             _prompt(CONTEXT - 1),
             _prompt(CONTEXT - 2),
             _prompt(257),  # more than one chunk of prefill

@@ -219,6 +219,28 @@ def test_an_engine_abort_keeps_its_meaning_and_its_words(reason: Any, code: Any)
 # -- TokenSpeed's dicts --
 
 
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("Failed to compile json grammar: items", grpc.StatusCode.INVALID_ARGUMENT),
+        ("Grammar-based generation (regex) is not supported", grpc.StatusCode.INVALID_ARGUMENT),
+        ("Failed to allocate", grpc.StatusCode.INTERNAL),
+        ("Failed", grpc.StatusCode.INTERNAL),
+    ],
+)
+def test_a_constraint_that_the_engine_refuses_without_a_status_is_the_clients(
+    message: str, code: grpc.StatusCode
+) -> None:
+    """TokenSpeed's aborts have no status by the time its frontend gives them."""
+    with serving() as worker:
+        call, handle = begin(worker)
+        reason = {"type": "abort", "message": message, "err_type": 522}
+        worker.servicer.push_asyncllm([(Choice(handle, 0, False), output([], reason))])
+        with pytest.raises(grpc.RpcError) as error:
+            list(call)
+        assert (error.value.code(), error.value.details()) == (code, message)
+
+
 @pytest.mark.parametrize("counted", [True, False], ids=["counted", "not counted"])
 @pytest.mark.parametrize("cumulative", [True, False], ids=["cumulative", "delta"])
 def test_the_client_gets_each_token_once_whatever_the_engine_repeats(

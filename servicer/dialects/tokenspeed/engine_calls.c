@@ -1,6 +1,6 @@
 /* The calls that go through to the engine: FlushCache, StartProfile, StopProfile, GetTokenizer. Any thread.
  */
-#include <math.h>
+#include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -71,6 +71,9 @@ static rk_code read_activity(rk_reader *reader, const rk_row *row, const rk_wire
     rk_code code = rk_read_text(reader, row->path, field, &text);
     if (code != RK_OK)
         return code;
+    if (rk_wire_size(text) == 0)
+        return rk_status_set(reader->status, RK_INVALID_ARGUMENT,
+                             "activities has an empty name; name an activity, or leave it out");
     if (!draft->activities)
         draft->activities = rk_value_list();
     if (!draft->activities ||
@@ -110,6 +113,24 @@ static const rk_row profile_rows[] = {
 static const rk_schema profile_schema = {"StartProfileRequest", profile_rows, RK_COUNT(profile_rows),
                                          offsetof(profile_draft, has)};
 
+static rk_code check_profile(const profile_draft *draft, rk_status *status) {
+    size_t dir_bytes = rk_wire_size(draft->output_dir);
+    if (draft->has & HAS_OUTPUT_DIR && dir_bytes == 0)
+        return rk_status_set(status, RK_INVALID_ARGUMENT,
+                             "output_dir is empty; name a directory, or leave it out for the engine's own");
+    if (dir_bytes && memchr(draft->output_dir.at, '\0', dir_bytes))
+        return rk_status_set(status, RK_INVALID_ARGUMENT,
+                             "output_dir has a NUL character in it; name a directory without");
+    if (draft->has & HAS_START_STEP && draft->start_step < 0)
+        return rk_status_set(status, RK_INVALID_ARGUMENT, "start_step is %" PRId32 "; it must be 0 or more",
+                             draft->start_step);
+    if (draft->has & HAS_NUM_STEPS && draft->num_steps < 1)
+        return rk_status_set(status, RK_INVALID_ARGUMENT,
+                             "num_steps is %" PRId32 "; it must be 1 or more, or left out for no end",
+                             draft->num_steps);
+    return RK_OK;
+}
+
 static bool put(rk_value *map, const char *key, bool wanted, rk_value *value) {
     if (wanted)
         return rk_value_set(map, key, value) == 0;
@@ -142,6 +163,8 @@ rk_code rk_ts_decode_profile(const uint8_t *bytes, size_t size, rk_value **argum
     profile_draft draft = {0};
     rk_reader reader = {.status = status};
     rk_code code = rk_read_call(&reader, bytes, size, &profile_schema, &draft);
+    if (code == RK_OK)
+        code = check_profile(&draft, status);
     if (code != RK_OK) {
         rk_value_free(draft.activities);
         return code;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fake_request import ABORT_UNKNOWN_ERROR, Frame
+from faults_table import ABORT_ME, STATUSES
 
 
 def refuse_everything(scheduler) -> None:
@@ -13,11 +14,6 @@ def refuse_everything(scheduler) -> None:
         scheduler.emit([Frame(request, reason)])
 
     scheduler.add = add
-
-
-#: A prompt that begins with these, the place of a status below and a number of tokens is aborted after so many.
-ABORT_ME = (511, 510, 509)
-STATUSES = (None, 200, 400, 404, 408, 429, 500, 501, 503, 504, 599)
 
 
 def abort_as_prompted(scheduler) -> None:
