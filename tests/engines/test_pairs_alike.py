@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import pytest
 from smg_grpc_proto.generated import tokenspeed_scheduler_pb2 as messages
 
-from differences import differences
+from differences import allowed, differences
+from draw import Case, count, draw, hazard, walk
 from requests_table import Answer, ask, request, stopping
 from rules import rule_of
 from workers import PYTHON_SERVICER, ROOMKEEPER, Worker, running, start
