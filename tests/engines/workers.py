@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON_SERVICER = "smg_grpc_servicer.tokenspeed"
 ROOMKEEPER = "roomkeeper.tokenspeed"
 WINDOW = 4
-START_TIMEOUT_S = 120
+START_TIMEOUT_S = 240
 #: The engine takes further ports above its own, at random; and the KV transfer one above its bootstrap port.
 PORTS_APART = 1100
 _BASES = collections.deque(range(11000, 31000, PORTS_APART))

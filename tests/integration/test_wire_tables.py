@@ -94,6 +94,8 @@ def message_rows(
         yield name, str(field.number), field.name, label_of(field, kind), kind, oneof
     for span in message.reserved_range:
         yield name, f"{span.start}-{span.end - 1}", "(reserved)", "", "", ""
+    for word in message.reserved_name:
+        yield name, "", word, "", "(reserved)", ""
     for enum in message.enum_type:
         yield from enum_rows(enum, f"{name}.")
     for nested in message.nested_type:
@@ -143,6 +145,18 @@ def test_the_file_its_package_and_its_imports_are_the_table_s(table: str, name: 
         f"syntax {file.syntax}",
         f"imports {' '.join(file.dependency)}",
     )
+
+
+@pytest.mark.parametrize("name", ["tokenspeed_scheduler", "common"])
+def test_the_descriptors_are_those_of_the_gateways_own_package(name: str) -> None:
+    """The package that gateways and the engine's own servicer are built with, where it is there."""
+    reason = "smg-grpc-proto is not installed (tests/requirements.txt names it)"
+    package = pytest.importorskip(f"smg_grpc_proto.generated.{name}_pb2", reason=reason)
+    theirs = descriptor_pb2.FileDescriptorProto.FromString(package.DESCRIPTOR.serialized_pb)
+    ours = descriptor(f"{name}.proto")
+    assert (ours.package, ours.syntax) == (theirs.package, theirs.syntax)
+    assert set(ours.dependency) == set(theirs.dependency)
+    assert descriptor_rows(ours) == descriptor_rows(theirs)
 
 
 def test_the_descriptors_are_complete_and_load_in_order() -> None:
