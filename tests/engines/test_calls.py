@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from smg_grpc_proto.generated import tokenspeed_scheduler_pb2 as messages
 
 from conftest import Both
@@ -117,6 +118,37 @@ def test_an_abort_ends_the_stream_with_a_complete_that_says_so(both: Both) -> No
     deadline = time.monotonic() + 10
     while idle_loads(both.roomkeeper)["loads"][0]["num_running_reqs"]:
         assert time.monotonic() < deadline, "the engine still runs what was aborted"
+
+
+def test_an_abort_of_a_live_request_is_answered_as_by_the_python_servicer(both: Both) -> None:
+    for n, named in ((1, "live"), (2, "live"), (2, "live-n1")):
+        answers = []
+        for worker in (both.python, both.roomkeeper):
+            with worker.stub() as stub:
+                stream = stub.Generate(request("live", n=n, tokens=1500), timeout=60)
+                next(stream)
+                answers.append(call(worker, "Abort", request_id=named, reason="test"))
+                stream.cancel()  # the Python servicer leaves an aborted stream open
+            deadline = time.monotonic() + 20
+            while call(worker, "GetServerInfo")["active_requests"]:
+                assert time.monotonic() < deadline, "it is still live"
+                time.sleep(0.05)
+        python, ours = answers
+        assert ours == python and ours["success"] is True
+
+
+@pytest.mark.parametrize("service", ["", "tokenspeed.grpc.scheduler.TokenSpeedScheduler", "nobody"])
+def test_health_of_a_service_is_the_python_servicers(both: Both, service: str) -> None:
+    answers = []
+    for worker in (both.python, both.roomkeeper):
+        with grpc.insecure_channel(worker.address) as channel:
+            try:
+                asked = health_pb2.HealthCheckRequest(service=service)
+                answer = health_pb2_grpc.HealthStub(channel).Check(asked, timeout=10)
+                answers.append((grpc.StatusCode.OK, answer.status))
+            except grpc.RpcError as error:
+                answers.append((error.code(), 0))
+    assert answers[0] == answers[1]
 
 
 def test_an_abort_of_what_is_not_there_says_what_the_python_servicer_says(both: Both) -> None:
