@@ -14,6 +14,7 @@ from pathlib import Path
 # Packages whose field numbers the C code uses, and how they are called there.
 PREFIXES = {
     "tokenspeed.grpc.scheduler": "TS",
+    "tokenspeed.grpc.encoder": "TSE",
     "smg.grpc.common": "SMG",
     "grpc.health.v1": "HEALTH",
     "grpc.reflection.v1": "REFLECTION",

@@ -110,8 +110,18 @@ static int release_room(void *engine, uint64_t handle, const char *bootstrap_hos
     return 0;
 }
 
-static const rk_engine_ops plain_ops = {submit, abort_choice, query, NULL};
-static const rk_engine_ops agent_ops = {submit, abort_choice, query, release_room};
+static int encode(void *engine, const rk_encode *item) {
+    rk_command *command = command_new(RK_COMMAND_ENCODE, item->query_id, 0);
+    if (!command)
+        return -ENOMEM;
+    command->room = item->room;
+    command->request = rk_request_ref(item->request);
+    post(engine, command);
+    return 0;
+}
+
+static const rk_engine_ops plain_ops = {submit, abort_choice, query, NULL, encode};
+static const rk_engine_ops agent_ops = {submit, abort_choice, query, release_room, encode};
 
 const rk_engine_ops *rk_bridge_ops(bool release_agent) {
     return release_agent ? &agent_ops : &plain_ops;

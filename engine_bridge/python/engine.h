@@ -16,20 +16,21 @@ typedef enum rk_command_kind {
     RK_COMMAND_ABORT,
     RK_COMMAND_QUERY,
     RK_COMMAND_RELEASE_ROOM,
+    RK_COMMAND_ENCODE,
 } rk_command_kind;
 
 /* One thing asked of the engine. Owned by the queue, then by who took it. */
 typedef struct rk_command {
     rk_qnode node; /* first: a node is its command */
     rk_command_kind kind;
-    uint64_t handle;     /* of the leg; a query's id */
+    uint64_t handle;     /* of the leg; a query's id, also ENCODE's */
     uint32_t choice;     /* ABORT: which, or RK_ALL_CHOICES */
     int32_t rank;        /* SUBMIT: the DP rank, -1: the engine's choice */
-    rk_request *request; /* SUBMIT: one reference */
+    rk_request *request; /* SUBMIT, ENCODE: one reference */
     rk_query query;      /* QUERY */
     rk_value *argument;  /* QUERY: a copy, or NULL */
     int32_t port;        /* RELEASE_ROOM: of the bootstrap server */
-    int64_t room;        /* RELEASE_ROOM */
+    int64_t room;        /* RELEASE_ROOM, ENCODE */
     const char *reason;  /* RELEASE_ROOM: in `text`, behind the host's NUL */
     char text[];         /* SUBMIT: the engine's id; RELEASE_ROOM: host and reason; NUL-terminated */
 } rk_command;

@@ -147,18 +147,16 @@ static int read_field(PyObject *object, const rk_info_key *key, rk_arena *arena,
 }
 
 static int read_role(PyObject *object, rk_role *role) {
-    static const char *const names[] = {
-        [RK_ROLE_NULL] = "null", [RK_ROLE_PREFILL] = "prefill", [RK_ROLE_DECODE] = "decode"};
     const char *text;
     if (read_text(object, &text) < 0)
         return -1;
-    for (int i = 0; i < 3; i++) {
-        if (strcmp(names[i], text) == 0) {
+    for (int i = 0; i < RK_ROLES; i++) {
+        if (strcmp(rk_role_name((rk_role)i), text) == 0) {
             *role = (rk_role)i;
             return 0;
         }
     }
-    PyErr_Format(PyExc_ValueError, "it is %R; it must be null, prefill or decode", object);
+    PyErr_Format(PyExc_ValueError, "it is %R; it must be null, prefill, decode or encode", object);
     return -1;
 }
 

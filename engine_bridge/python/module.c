@@ -66,6 +66,7 @@ static int module_exec(PyObject *module) {
         add_type(module, &state->config_type, &rk_py_config_spec) < 0 ||
         add_type(module, &state->choice_type, &rk_py_choice_spec) < 0 ||
         add_type(module, &state->submission_type, &rk_py_submission_spec) < 0 ||
+        add_type(module, &state->encode_type, &rk_py_encode_spec) < 0 ||
         add_type(module, &state->servicer_type, &rk_py_servicer_spec) < 0)
         return -1;
     return PyModule_AddStringConstant(module, "__version__", rk_version());
@@ -76,6 +77,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->config_type);
     Py_VISIT(state->servicer_type);
     Py_VISIT(state->submission_type);
+    Py_VISIT(state->encode_type);
     Py_VISIT(state->choice_type);
     Py_VISIT(state->abort_type);
     Py_VISIT(state->query_type);
@@ -91,6 +93,7 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(state->config_type);
     Py_CLEAR(state->servicer_type);
     Py_CLEAR(state->submission_type);
+    Py_CLEAR(state->encode_type);
     Py_CLEAR(state->choice_type);
     Py_CLEAR(state->abort_type);
     Py_CLEAR(state->query_type);

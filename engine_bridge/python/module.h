@@ -38,6 +38,7 @@ typedef struct rk_module_state {
     PyTypeObject *config_type;
     PyTypeObject *servicer_type;
     PyTypeObject *submission_type;
+    PyTypeObject *encode_type;
     PyTypeObject *choice_type;
     PyTypeObject *abort_type; /* struct sequences */
     PyTypeObject *query_type;
@@ -69,10 +70,15 @@ extern PyType_Spec rk_py_choice_spec;
 
 /* submission.c */
 extern PyType_Spec rk_py_submission_spec;
-/* Takes over the command; NULL with an exception. */
+extern PyType_Spec rk_py_encode_spec;
+/* Takes over the command, SUBMIT or ENCODE; NULL with an exception. */
 PyObject *rk_py_submission_new(rk_module_state *state, rk_command *command);
 /* The dict that TokenSpeed's SamplingParams take, without `n`. */
 PyObject *rk_py_sampling(const rk_sampling *sampling);
+
+/* media.c: a list of (modality, content hash, encoder input, tensors, placeholders, token id, encoder), as
+ * _bridge.pyi has it. Lets go of what the bytes were in: once. NULL with an exception. */
+PyObject *rk_py_take_media(rk_request *request);
 
 /* servicer.c */
 extern PyType_Spec rk_py_servicer_spec;

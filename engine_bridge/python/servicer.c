@@ -232,6 +232,7 @@ static PyObject *small_command(rk_module_state *state, const rk_command *command
         set_item(&tuple, 4, PyUnicode_FromString(command->reason));
         break;
     case RK_COMMAND_SUBMIT:
+    case RK_COMMAND_ENCODE:
         break;
     }
     return tuple;
@@ -239,7 +240,7 @@ static PyObject *small_command(rk_module_state *state, const rk_command *command
 
 /* Takes over the command. */
 static PyObject *command_object(rk_module_state *state, rk_command *command) {
-    if (command->kind == RK_COMMAND_SUBMIT)
+    if (command->kind == RK_COMMAND_SUBMIT || command->kind == RK_COMMAND_ENCODE)
         return rk_py_submission_new(state, command);
     PyObject *object = small_command(state, command);
     rk_command_free(command);

@@ -1,9 +1,10 @@
-/* `Submission`: a request on its way into the engine. Its attributes are made when asked for, from the
- * shared C request; a new object each time, since the engine may change what it is given. GIL. */
+/* `Submission` and `Encode`: a request on its way into the engine, an item on its way to its tower.
+ * Attributes are made when asked for, from the shared C request; a new object each time, since the engine may
+ * change what it is given. GIL. */
 #include "module.h"
 
 typedef struct rk_py_submission {
-    PyObject_HEAD rk_command *command; /* owned; SUBMIT */
+    PyObject_HEAD rk_command *command; /* owned; SUBMIT or ENCODE */
 } rk_py_submission;
 
 static const rk_command *command_of(PyObject *self) {
@@ -15,7 +16,8 @@ static const rk_request *request_of(PyObject *self) {
 }
 
 PyObject *rk_py_submission_new(rk_module_state *state, rk_command *command) {
-    PyObject *self = PyType_GenericAlloc(state->submission_type, 0);
+    PyTypeObject *type = command->kind == RK_COMMAND_ENCODE ? state->encode_type : state->submission_type;
+    PyObject *self = PyType_GenericAlloc(type, 0);
     if (self)
         ((rk_py_submission *)self)->command = command;
     else
@@ -130,6 +132,40 @@ static PyObject *get_bootstrap(PyObject *self, void *unused) {
                          (long long)request->bootstrap_room);
 }
 
+static PyObject *get_has_media(PyObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(request_of(self)->media_count > 0);
+}
+
+static PyObject *get_media_bytes(PyObject *self, void *unused) {
+    (void)unused;
+    const rk_request *request = request_of(self);
+    size_t bytes = 0;
+    for (size_t i = 0; i < request->media_count; i++) {
+        const rk_media *media = &request->media[i];
+        bytes += media->has_encoder_input ? media->encoder_input.nbytes : 0;
+        for (size_t t = 0; t < media->tensor_count; t++)
+            bytes += media->tensors[t].tensor.nbytes;
+    }
+    return PyLong_FromSize_t(bytes);
+}
+
+static PyObject *take_media(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return rk_py_take_media(command_of(self)->request);
+}
+
+static PyObject *get_room(PyObject *self, void *unused) {
+    (void)unused;
+    return PyLong_FromLongLong(command_of(self)->room);
+}
+
+static PyMethodDef media_methods[] = {
+    {"take_media", take_media, METH_NOARGS,
+     "The multimodal inputs, once; what their bytes are in is let go of."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyGetSetDef submission_getset[] = {
     {"handle", get_handle, NULL, "the leg's number, never reused", NULL},
     {"engine_id", get_engine_id, NULL, "what the engine calls it; choices of n > 1 append -n<i>", NULL},
@@ -146,6 +182,8 @@ static PyGetSetDef submission_getset[] = {
     {"top_logprobs_num", get_top_logprobs_num, NULL, "alternatives per position", NULL},
     {"token_ids_logprob", get_token_ids_logprob, NULL, "a list, or None", NULL},
     {"bootstrap", get_bootstrap, NULL, "(host, port, room), or None", NULL},
+    {"has_media", get_has_media, NULL, "there are multimodal inputs", NULL},
+    {"media_bytes", get_media_bytes, NULL, "how large their tensors are", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -153,6 +191,7 @@ static PyType_Slot submission_slots[] = {
     {Py_tp_doc, "A request on its way into the engine. Every attribute is made anew when read."},
     {Py_tp_dealloc, submission_dealloc},
     {Py_tp_getset, submission_getset},
+    {Py_tp_methods, media_methods},
     {0, NULL},
 };
 
@@ -161,6 +200,29 @@ PyType_Spec rk_py_submission_spec = {
     .basicsize = sizeof(rk_py_submission),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = submission_slots,
+};
+
+static PyGetSetDef encode_getset[] = {
+    {"query_id", get_handle, NULL, "what the answer names", NULL},
+    {"request_id", get_request_id, NULL, "as on the wire, maybe empty", NULL},
+    {"media_bytes", get_media_bytes, NULL, "how large its tensors are", NULL},
+    {"room", get_room, NULL, "where a prefill asks for the embedding", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot encode_slots[] = {
+    {Py_tp_doc, "An item on its way to an encode worker's tower."},
+    {Py_tp_dealloc, submission_dealloc},
+    {Py_tp_getset, encode_getset},
+    {Py_tp_methods, media_methods},
+    {0, NULL},
+};
+
+PyType_Spec rk_py_encode_spec = {
+    .name = "roomkeeper._bridge.Encode",
+    .basicsize = sizeof(rk_py_submission),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = encode_slots,
 };
 
 /* ---- sampling ---- */

@@ -21,12 +21,14 @@ from typing import Any, Literal
 
 from roomkeeper._bridge import Choice
 from roomkeeper.collector import CollectorMissing, Watched, hook
+from roomkeeper.encodes import Encodes
 from roomkeeper.engine import ALL_CHOICES, EngineRequest
 from roomkeeper.errors import BadOutputError
 from roomkeeper.loads import read_get_load, read_snapshots
+from roomkeeper.multimodal import BESIDE_BYTES, Inputs
 from roomkeeper.pulse import Pulse
 from roomkeeper.questions import Questions, abort_in_engine
-from roomkeeper.servicer import Abort, Command, Query, ReleaseRoom, Servicer, Submission
+from roomkeeper.servicer import Abort, Command, Encode, Query, ReleaseRoom, Servicer, Submission
 from roomkeeper.workerinfo import worker_info_from
 
 __all__ = ["AsyncLLMEngine", "OutputPath", "worker_info_from"]
@@ -98,6 +100,12 @@ class AsyncLLMEngine:
         self._step: list[tuple[_Request, dict[str, Any]]] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._questions = Questions(async_llm, servicer, self._request_class, self._pulse)
+        self._encodes = Encodes(async_llm, servicer)
+        self._inputs: dict[int, Inputs] = {}
+        #: An encode worker's scheduler answers no questions.
+        self._asks_load = (
+            callable(getattr(async_llm, "get_load", None)) and servicer.info.role != "encode"
+        )
         self._load_query: asyncio.Future[None] | None = None
         self._weight_version: str | None = None
 
@@ -170,11 +178,17 @@ class AsyncLLMEngine:
             self._abort(command)
         elif isinstance(command, Query):
             self._questions.put(command)
+        elif isinstance(command, Encode):
+            self._encodes.put(command)
         elif self._on_release_room is not None:
             self._on_release_room(command)
 
     def _submit(self, submission: Submission) -> None:
         cumulative = not (self._deltas and submission.stream)
+        if submission.has_media:
+            beside = submission.media_bytes >= BESIDE_BYTES
+            make = self._encodes.make_inputs
+            self._inputs[submission.handle] = Inputs(submission, make, beside=beside)
         requests = [_Request(submission, i, cumulative) for i in range(submission.n)]
         self._live[submission.handle] = requests
         for request in requests:
@@ -210,6 +224,7 @@ class AsyncLLMEngine:
         requests.remove(request)
         if not requests:
             del self._live[request.handle]
+            self._inputs.pop(request.handle, None)
 
     # -- one engine request --
 
@@ -230,7 +245,10 @@ class AsyncLLMEngine:
     async def _follow(self, request: _Request) -> Any:
         """Reads the request to its end; the last output."""
         output: Any = None
-        stream = self._llm.generate_request(self._make(request))
+        made = self._make(request)
+        if request.submission.has_media:
+            made.precomputed_multimodal_inputs = await self._media(request)
+        stream = self._llm.generate_request(made)
         try:
             async for output in stream:
                 if not request.hooked:
@@ -240,6 +258,14 @@ class AsyncLLMEngine:
             if close is not None:
                 await close()
         return output
+
+    async def _media(self, request: _Request) -> Any:
+        """The multimodal inputs; their bytes are not held on to once every choice has its own."""
+        inputs = self._inputs[request.handle]
+        made = await inputs.get()
+        if inputs.given == request.submission.n:
+            self._inputs.pop(request.handle, None)
+        return made
 
     def _make(self, request: _Request) -> Any:
         """The engine's own request object."""
@@ -343,7 +369,7 @@ class AsyncLLMEngine:
             loads = read_snapshots(store.fresh_snapshots(), self._servicer.info)
             if loads:
                 self._servicer.loads(loads)
-        elif callable(getattr(self._llm, "get_load", None)) and self._load_query is None:
+        elif self._asks_load and self._load_query is None:
             # One at a time and never cancelled: a query withdrawn in flight blocks those behind it.
             self._load_query = self._running().create_task(self._ask_load())
 

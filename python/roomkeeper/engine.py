@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypedDict
 
-Role = Literal["null", "prefill", "decode"]
+Role = Literal["null", "prefill", "decode", "encode"]
 EngineState = Literal["starting", "ready", "stalled", "dead"]
 
 #: A choice number that means every choice of the leg.
@@ -102,6 +102,8 @@ class EngineRequest:
     bootstrap_port: int | None = None
     bootstrap_room: int | None = None
     data_parallel_rank: int | None = None
+    #: See multimodal.py.
+    precomputed_multimodal_inputs: Any = None
     log_metrics: bool = True
     rid: str = ""
 

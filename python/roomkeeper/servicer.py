@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from roomkeeper import _bridge
-from roomkeeper._bridge import Abort, Choice, Query, ReleaseRoom, Submission
+from roomkeeper._bridge import Abort, Choice, Encode, Query, ReleaseRoom, Submission
 from roomkeeper.config import Config
 from roomkeeper.engine import ALL_CHOICES, EngineLoad, EngineState, WorkerInfo
 
@@ -26,14 +26,16 @@ __all__ = [
     "Abort",
     "Choice",
     "Command",
+    "Encode",
     "Query",
     "ReleaseRoom",
     "Servicer",
     "Submission",
 ]
 
-#: What ``take`` gives: a request to generate, to end one, a question, a room to end.
-Command: TypeAlias = Submission | Abort | Query | ReleaseRoom
+#: What ``take`` gives: a request to generate, to end one, a question, a room to end, an item to
+#: encode.
+Command: TypeAlias = Submission | Abort | Query | ReleaseRoom | Encode
 
 
 class Servicer:
@@ -188,6 +190,8 @@ class Servicer:
 
     def answer(self, query_id: int, value: object) -> None:
         """Answers a ``Query``: a bool or a dict, as its kind has it, or None when it failed.
+
+        An ``Encode`` is answered likewise: ``success`` (bool), or ``code`` and ``message``.
 
         Unknown ids are ignored.
         """

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from roomkeeper.engine import Role, WorkerInfo
+from roomkeeper.multimodal import IMAGE, VIDEO, modalities_of
 
 #: A key that holds a credential, not one that merely counts or names tokens (eos_token_id).
 _SECRET_KEY = re.compile(
@@ -38,7 +39,7 @@ def worker_info_from(
 ) -> WorkerInfo:
     """The worker as gateways are told of it, and as the ledger gates it.
 
-    Raises ValueError for a role that has no Generate to serve.
+    Raises ValueError for a role that is not known.
     """
     info = dict(scheduler_info or {})
     resolved = getattr(async_llm, "server_args", None) or server_args
@@ -48,6 +49,7 @@ def worker_info_from(
     ranks = _count(_dig(server_args, "mapping", "attn", "dp_size")) or 1
     model_path = _text(server_args, "model", "model_path")
     max_context = _count(getattr(async_llm, "context_len", None))
+    modalities = modalities_of(model)
     return WorkerInfo(
         role=role,
         ranks=ranks,
@@ -71,9 +73,8 @@ def worker_info_from(
         bos_token_id=_id(getattr(hf_config, "bos_token_id", None)),
         weight_version=_text(server_args, "weight_version"),
         default_sampling_params_json=_text(server_args, "preferred_sampling_params"),
-        # Images and audio are not served yet, so no modality is claimed, whatever the model could.
-        supports_vision=False,
-        modalities=(),
+        supports_vision=IMAGE in modalities or VIDEO in modalities,
+        modalities=modalities,
         model_dtype=_dtype(model),
         multimodal_encoder_dtype=_dtype(model),
         engine_version=engine_version(),
@@ -192,9 +193,7 @@ def _role(server_args: Any) -> Role:
         if mode == role:
             known: Role = role
             return known
-    raise ValueError(
-        f"disaggregation_mode is {mode!r}; roomkeeper serves null, prefill and decode workers"
-    )
+    raise ValueError(f"disaggregation_mode is {mode!r}; it must be null, prefill, decode or encode")
 
 
 def _dig(value: Any, *names: str) -> Any:

@@ -29,6 +29,17 @@ typedef struct rk_limits {
     size_t max_message_bytes; /* caps what a decoded message may take in memory: 4 x this + 1 MiB */
 } rk_limits;
 
+/* The client's bytes, for a request that would rather keep them than copy: they may be 256 MiB. `keep` gives
+ * what `drop` lets go of; NULL: no memory. */
+typedef struct rk_keeper {
+    void *(*keep)(void *of);
+    void (*drop)(void *kept); /* any thread */
+    void *of;
+} rk_keeper;
+
+/* Told the plain name of a segment of shared memory, NUL-terminated. */
+typedef void rk_segment_found(void *context, const char *name);
+
 /* One Chunk, or the token part of a Complete. Positions without alternatives have an empty top entry. */
 typedef struct rk_tokens {
     const uint32_t *ids;
@@ -102,19 +113,28 @@ typedef enum rk_method {
     RK_METHOD_START_PROFILE,
     RK_METHOD_STOP_PROFILE,
     RK_METHOD_GET_TOKENIZER,
+    RK_METHOD_ENCODE, /* of the encode service; served by encode workers alone */
     RK_METHODS,
 } rk_method;
 
 typedef struct rk_dialect {
     const char *name;                /* "tokenspeed" */
     const char *service;             /* "tokenspeed.grpc.scheduler.TokenSpeedScheduler" */
+    const char *encode_service;      /* that of an encode worker; NULL: this contract has none */
     const char *methods[RK_METHODS]; /* full paths: "/tokenspeed.…/Generate" */
 
     /* Any thread, all of them; nothing is kept of `bytes`. `bytes` NULL: the client sent no message. */
 
-    /* On RK_OK `*out` is a request with one reference. */
-    rk_code (*decode_generate)(const uint8_t *bytes, size_t size, const rk_limits *limits, rk_request **out,
-                               rk_status *status);
+    /* On RK_OK `*out` is a request with one reference. Its segments are named, not opened. Without a keeper
+     * (NULL) nothing of it points into `bytes`. */
+    rk_code (*decode_generate)(const uint8_t *bytes, size_t size, const rk_limits *limits,
+                               const rk_keeper *keeper, rk_request **out, rk_status *status);
+    rk_code (*decode_encode)(const uint8_t *bytes, size_t size, const rk_limits *limits,
+                             const rk_keeper *keeper, rk_request **out, int64_t *room, rk_status *status);
+    /* The segments that a Generate or an Encode names, as far as its bytes can be read: for one that was
+     * refused. A name may be told more than once. */
+    void (*each_segment)(const uint8_t *bytes, size_t size, bool encode, rk_segment_found *found,
+                         void *context);
     /* The id is written NUL-terminated into `id` (512 bytes at most + NUL). */
     rk_code (*decode_abort)(const uint8_t *bytes, size_t size, char id[513], size_t *id_bytes,
                             rk_status *status);
@@ -131,6 +151,7 @@ typedef struct rk_dialect {
     void (*encode_outcome)(rk_buf *out, bool success, const char *message); /* FlushCache, profiling */
     /* A piece of the archive; `sha256` NULL but on the last one. */
     void (*encode_tokenizer)(rk_buf *out, const uint8_t *bytes, size_t size, const char *sha256);
+    void (*encode_accepted)(rk_buf *out, bool accepted); /* Encode */
     void (*encode_health)(rk_buf *out, bool healthy, const char *message);
     void (*encode_model_info)(rk_buf *out, const rk_worker_info *info, const char *weight_version);
     void (*encode_server_info)(rk_buf *out, const rk_server_state *state);
@@ -154,8 +175,9 @@ void rk_health_encode(rk_buf *out, rk_serving serving);
 void rk_health_encode_list(rk_buf *out, const char *const *services, size_t count, rk_serving serving);
 
 /* Answers one ServerReflectionRequest (v1 and v1alpha have the same bytes) from the descriptor set built in.
- */
-rk_code rk_reflection_answer(const uint8_t *bytes, size_t size, rk_buf *out, rk_status *status);
+ * `unlisted`: a service that is described but not served here; NULL: all are. */
+rk_code rk_reflection_answer(const uint8_t *bytes, size_t size, const char *unlisted, rk_buf *out,
+                             rk_status *status);
 
 /* gRPC code of an engine's abort: 400 → INVALID_ARGUMENT, … (CONTRACT). */
 rk_code rk_code_of_http(int http_status);

@@ -160,9 +160,11 @@ static void answer_extensions(rk_buf *out, rk_wire type) {
     rk_write_end(out, begun);
 }
 
-static void answer_services(rk_buf *out) {
+static void answer_services(rk_buf *out, const char *unlisted) {
     size_t begun = rk_write_begin(out, RK_REFLECTION_SERVER_REFLECTION_RESPONSE__LIST_SERVICES_RESPONSE);
     for (size_t i = 0; i < rk_proto_service_count; i++) {
+        if (unlisted && strcmp(rk_proto_services[i], unlisted) == 0)
+            continue;
         size_t service = rk_write_begin(out, RK_REFLECTION_LIST_SERVICE_RESPONSE__SERVICE);
         rk_write_text(out, RK_REFLECTION_SERVICE_RESPONSE__NAME, rk_proto_services[i]);
         rk_write_end(out, service);
@@ -170,7 +172,8 @@ static void answer_services(rk_buf *out) {
     rk_write_end(out, begun);
 }
 
-rk_code rk_reflection_answer(const uint8_t *bytes, size_t size, rk_buf *out, rk_status *status) {
+rk_code rk_reflection_answer(const uint8_t *bytes, size_t size, const char *unlisted, rk_buf *out,
+                             rk_status *status) {
     question q = {0};
     rk_reader reader = {.status = status};
     rk_code code = rk_read_call(&reader, bytes, size, &request_schema, &q);
@@ -194,7 +197,7 @@ rk_code rk_reflection_answer(const uint8_t *bytes, size_t size, rk_buf *out, rk_
         answer_extensions(out, q.text);
         break;
     case RK_REFLECTION_SERVER_REFLECTION_REQUEST__LIST_SERVICES:
-        answer_services(out);
+        answer_services(out, unlisted);
         break;
     default:
         write_error(out, RK_INVALID_ARGUMENT, "the request asks for nothing; set one of message_request",

@@ -356,6 +356,11 @@ static rk_code read_row(rk_reader *reader, const rk_row *row, const rk_wire_fiel
         return rk_read_float(reader, row->path, field, slot);
     case RK_ROW_TEXT:
         return rk_read_text(reader, row->path, field, slot);
+    case RK_ROW_BYTES:
+        code = rk_expect_type(reader, row->path, field, RK_WIRE_BYTES);
+        if (code == RK_OK)
+            *(rk_wire *)slot = field->bytes;
+        return code;
     case RK_ROW_IDS:
         return read_ids(reader, row, field, slot);
     case RK_ROW_TEXTS:
@@ -363,8 +368,6 @@ static rk_code read_row(rk_reader *reader, const rk_row *row, const rk_wire_fiel
     case RK_ROW_MESSAGE:
         code = rk_expect_type(reader, row->path, field, RK_WIRE_BYTES);
         return code == RK_OK ? rk_read_message(reader, field->bytes, row->schema, target) : code;
-    case RK_ROW_PRESENCE:
-        return rk_expect_type(reader, row->path, field, RK_WIRE_BYTES);
     case RK_ROW_CUSTOM:
         return row->read(reader, row, field, target);
     default:

@@ -75,19 +75,19 @@ typedef struct rk_slices {
 } rk_slices;
 
 typedef enum rk_row_kind {
-    RK_ROW_NONE,     /* no such field: skipped */
-    RK_ROW_BOOL,     /* bool */
-    RK_ROW_INT32,    /* int32_t */
-    RK_ROW_INT64,    /* int64_t */
-    RK_ROW_UINT32,   /* uint32_t */
-    RK_ROW_UINT64,   /* uint64_t */
-    RK_ROW_FLOAT,    /* float */
-    RK_ROW_TEXT,     /* rk_wire, valid UTF-8; NULs are possible */
-    RK_ROW_IDS,      /* rk_ids, from packed and unpacked fields */
-    RK_ROW_TEXTS,    /* rk_slices of valid UTF-8 */
-    RK_ROW_MESSAGE,  /* read by `schema` into the same struct */
-    RK_ROW_PRESENCE, /* a message of which only the presence counts */
-    RK_ROW_CUSTOM,   /* `read` does it */
+    RK_ROW_NONE,    /* no such field: skipped */
+    RK_ROW_BOOL,    /* bool */
+    RK_ROW_INT32,   /* int32_t */
+    RK_ROW_INT64,   /* int64_t */
+    RK_ROW_UINT32,  /* uint32_t */
+    RK_ROW_UINT64,  /* uint64_t */
+    RK_ROW_FLOAT,   /* float */
+    RK_ROW_TEXT,    /* rk_wire, valid UTF-8; NULs are possible */
+    RK_ROW_BYTES,   /* rk_wire, any bytes */
+    RK_ROW_IDS,     /* rk_ids, from packed and unpacked fields */
+    RK_ROW_TEXTS,   /* rk_slices of valid UTF-8 */
+    RK_ROW_MESSAGE, /* read by `schema` into the same struct */
+    RK_ROW_CUSTOM,  /* `read` does it */
 } rk_row_kind;
 
 typedef struct rk_row rk_row;
@@ -97,7 +97,7 @@ struct rk_row {
     rk_row_kind kind;
     uint32_t has;     /* set in the struct's bits when the field is there; 0: nobody asks */
     const char *path; /* the field as errors name it, "sampling_params.top_p" */
-    size_t offset;    /* of the value in the struct; unused by MESSAGE, PRESENCE and CUSTOM */
+    size_t offset;    /* of the value in the struct; unused by MESSAGE, and by most of CUSTOM */
     const rk_schema *schema;
     rk_code (*read)(rk_reader *reader, const rk_row *row, const rk_wire_field *field, void *target);
 };

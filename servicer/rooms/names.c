@@ -28,6 +28,16 @@ const char *rk_cause_name(rk_cause cause) {
     return (unsigned)cause < RK_CAUSES ? names[cause] : "unknown";
 }
 
+const char *rk_role_name(rk_role role) {
+    static const char *const names[RK_ROLES] = {
+        [RK_ROLE_NULL] = "null",
+        [RK_ROLE_PREFILL] = "prefill",
+        [RK_ROLE_DECODE] = "decode",
+        [RK_ROLE_ENCODE] = "encode",
+    };
+    return (unsigned)role < RK_ROLES ? names[role] : "unknown";
+}
+
 const char *rk_leg_state_name(rk_leg_state state) {
     static const char *const names[RK_LEG_STATES] = {
         [RK_LEG_ARRIVED] = "arrived",   [RK_LEG_WAITING] = "waiting",     [RK_LEG_HELD] = "held",

@@ -58,8 +58,13 @@ static void answered(rk_call *call, const rk_value *answer) {
     rk_buf_free(&out);
 }
 
-/* An engine that is not up, or stuck, is not asked. */
+/* An engine that is not up, or stuck, is not asked; nor is one that encodes: it hears of items only. */
 static bool can_be_asked(rk_call *call, rk_status *status) {
+    if (call->servicer->rooms.role == RK_ROLE_ENCODE) {
+        (void)rk_status_set(status, RK_UNIMPLEMENTED,
+                            "an encode worker has no cache to flush and is not profiled from here");
+        return false;
+    }
     rk_engine_view view;
     rk_engine_look(call->servicer, rk_now_ms(), &view);
     static const char *const states[] = {"has not warmed up yet", "is ready", "is stalled", "is gone"};

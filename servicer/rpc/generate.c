@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "rpc/inputs.h"
 #include "rpc/links.h"
 
 /* Chunks that may wait for the reader one by one; past that the last one grows instead. */
@@ -296,7 +297,6 @@ static void end_by_effect(rk_generate *g, const rk_effect *effect) {
 
 static void log_end(rk_generate *g, const rk_effect *effect) {
     rk_servicer *servicer = g->call.servicer;
-    static const char *const roles[] = {"null", "prefill", "decode"};
     char peer[RK_ROOM_HOST_MAX + 8] = "";
     if (servicer->links)
         rk_peers_address(servicer->links->peers, effect->peer, peer);
@@ -304,7 +304,7 @@ static void log_end(rk_generate *g, const rk_effect *effect) {
     rk_log_event(&servicer->log, RK_LOG_INFO, "leg ended",
                  RK_FIELD_TEXT("request", g->request->request_id.data),
                  RK_FIELD_INT("room", g->request->has_bootstrap ? g->request->bootstrap_room : -1),
-                 RK_FIELD_TEXT("role", roles[servicer->rooms.role]), RK_FIELD_TEXT("peer", peer),
+                 RK_FIELD_TEXT("role", rk_role_name(servicer->rooms.role)), RK_FIELD_TEXT("peer", peer),
                  RK_FIELD_TEXT("cause", rk_cause_name(effect->cause)),
                  RK_FIELD_TEXT("twin_cause", twins ? rk_cause_name(effect->twin_cause) : ""),
                  RK_FIELD_TEXT("code", rk_code_name(effect->code)));
@@ -589,27 +589,10 @@ static void tell_twin(rk_generate *g) {
 }
 
 static bool refuse_state(rk_generate *g) {
-    rk_servicer *servicer = g->call.servicer;
-    if (rk_is_serving(servicer))
+    rk_status status;
+    if (rk_state_refusal(g->call.servicer, &status) == RK_OK)
         return false;
     tell_twin(g);
-    rk_engine_view view;
-    rk_engine_look(servicer, rk_now_ms(), &view);
-    rk_status status;
-    if (atomic_load(&servicer->draining))
-        (void)rk_status_set(&status, RK_UNAVAILABLE,
-                            "the worker is shutting down; send the request to another");
-    else if (view.state == RK_ENGINE_STARTING)
-        (void)rk_status_set(&status, RK_UNAVAILABLE, "the engine has not warmed up yet%s%s",
-                            view.why[0] ? ": " : "", view.why);
-    else if (view.state == RK_ENGINE_DEAD)
-        (void)rk_status_set(&status, RK_UNAVAILABLE, "the engine is gone%s%s", view.why[0] ? ": " : "",
-                            view.why);
-    else
-        (void)rk_status_set(&status, RK_UNAVAILABLE,
-                            "the engine is stalled: nothing heard for %" PRIu64
-                            " ms, the limit is %.3f s (stall_seconds)",
-                            view.silent_ms, servicer->config.stall_seconds);
     set_end(g, &status, false);
     return true;
 }
@@ -681,8 +664,24 @@ void rk_generate_handle(rk_call *call, const uint8_t *bytes, size_t size) {
     atomic_init(&g->posted, 0);
     atomic_fetch_add(&servicer->open_generates, 1);
     rk_status status;
-    if (servicer->dialect->decode_generate(bytes, size, &servicer->limits, &g->request, &status) != RK_OK) {
+    if (servicer->rooms.role == RK_ROLE_ENCODE) {
+        rk_inputs_discard(call, bytes, size, false);
+        (void)rk_status_set(
+            &status, RK_FAILED_PRECONDITION,
+            "this is an encode worker, which generates nothing; send it Encode, and Generate to a "
+            "prefill or decode worker");
         set_end(g, &status, false);
+        return;
+    }
+    rk_keeper keeper = rk_inputs_keeper(call);
+    rk_code code =
+        servicer->dialect->decode_generate(bytes, size, &servicer->limits, &keeper, &g->request, &status);
+    if (code == RK_OK)
+        code = rk_inputs_take(g->request, &status);
+    else
+        rk_inputs_discard(call, bytes, size, false);
+    if (code != RK_OK) {
+        set_end(g, &status, code == RK_RESOURCE_EXHAUSTED && g->request);
         return;
     }
     if (refuse_state(g))

@@ -5,6 +5,7 @@
  * matters.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +32,25 @@ bool rk_is_serving(rk_servicer *servicer) {
     rk_engine_view view;
     rk_engine_look(servicer, rk_now_ms(), &view);
     return view.state == RK_ENGINE_READY;
+}
+
+rk_code rk_state_refusal(rk_servicer *servicer, rk_status *status) {
+    if (atomic_load(&servicer->draining))
+        return rk_status_set(status, RK_UNAVAILABLE,
+                             "the worker is shutting down; send the request to another");
+    rk_engine_view view;
+    rk_engine_look(servicer, rk_now_ms(), &view);
+    const char *colon = view.why[0] ? ": " : "";
+    if (view.state == RK_ENGINE_STARTING)
+        return rk_status_set(status, RK_UNAVAILABLE, "the engine has not warmed up yet%s%s", colon, view.why);
+    if (view.state == RK_ENGINE_DEAD)
+        return rk_status_set(status, RK_UNAVAILABLE, "the engine is gone%s%s", colon, view.why);
+    if (view.state == RK_ENGINE_STALLED)
+        return rk_status_set(status, RK_UNAVAILABLE,
+                             "the engine is stalled: nothing heard for %" PRIu64
+                             " ms, the limit is %.3f s (stall_seconds)",
+                             view.silent_ms, servicer->config.stall_seconds);
+    return RK_OK;
 }
 
 /* ---- watchers ---- */
@@ -203,6 +223,8 @@ static const char *const health_services[] = {
 static bool is_ours(const rk_servicer *servicer, const char *service) {
     if (service[0] == '\0' || strcmp(service, servicer->dialect->service) == 0)
         return true;
+    if (servicer->rooms.role == RK_ROLE_ENCODE && strcmp(service, servicer->dialect->encode_service) == 0)
+        return true;
     for (size_t i = 0; i < sizeof health_services / sizeof health_services[0]; i++)
         if (strcmp(service, health_services[i]) == 0)
             return true;
@@ -237,10 +259,13 @@ static void handle_list(rk_call *call, const uint8_t *bytes, size_t size) {
         rk_call_fail(call, &status);
         return;
     }
-    const char *services[2 + sizeof health_services / sizeof health_services[0]];
+    const rk_servicer *servicer = call->servicer;
+    const char *services[3 + sizeof health_services / sizeof health_services[0]];
     size_t count = 0;
     services[count++] = "";
-    services[count++] = call->servicer->dialect->service;
+    services[count++] = servicer->dialect->service;
+    if (servicer->rooms.role == RK_ROLE_ENCODE)
+        services[count++] = servicer->dialect->encode_service;
     for (size_t i = 0; i < sizeof health_services / sizeof health_services[0]; i++)
         services[count++] = health_services[i];
     rk_buf out = RK_BUF_INIT;

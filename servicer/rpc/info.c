@@ -246,10 +246,10 @@ static bool add_links(const rk_servicer *servicer, rk_value *map, uint64_t now) 
 }
 
 static bool fill(rk_servicer *servicer, rk_value *map, uint64_t now) {
-    static const char *const roles[] = {"null", "prefill", "decode"};
     rk_ledger_counts counts;
     rk_ledger_read(servicer->ledger, &counts);
-    return set_text(map, "version", rk_version()) && set_text(map, "role", roles[servicer->rooms.role]) &&
+    return set_text(map, "version", rk_version()) &&
+           set_text(map, "role", rk_role_name(servicer->rooms.role)) &&
            set_bool(map, "rooms", servicer->rooms.enabled) && set_bool(map, "link", servicer->rooms.linked) &&
            add_links(servicer, map, now) && set_bool(map, "release", servicer->ops->release_room != NULL) &&
            set_number(map, "window", servicer->rooms.window) &&

@@ -90,6 +90,7 @@ struct rk_call {
     rk_servicer *servicer;
     rk_poller *poller;
     const rk_method_def *method; /* NULL: a method nobody serves */
+    const grpc_slice *message;   /* the bytes that `handle` is given, while it runs; NULL: there are none */
     grpc_call *grpc;
     rk_connection *connection; /* for corking; NULL: not one of ours; one reference */
     rk_tag closed_tag;
@@ -150,6 +151,8 @@ size_t rk_asked_size(void);
 void rk_tokenizer_handle(rk_call *call, const uint8_t *bytes, size_t size);
 size_t rk_tokenizer_size(void);
 
+void rk_encode_handle(rk_call *call, const uint8_t *bytes, size_t size);
+
 void rk_unary_handle(rk_call *call, const uint8_t *bytes, size_t size);
 
 /* ---- effects and the ledger ---- */
@@ -169,6 +172,11 @@ void rk_calls_remove(rk_servicer *servicer, uint64_t handle);                   
  * `answer` is NULL when there is none, and freed afterwards. */
 void rk_query_ask(rk_call *call, rk_query query, const rk_value *argument, uint64_t timeout_ms,
                   void (*on_answer)(rk_call *call, const rk_value *answer));
+/* As above, for what is asked by another function than ops->query: `ask` gives it to the engine under this
+ * id, before the return. -errno: the engine did not take it. */
+void rk_query_post(rk_call *call, uint64_t timeout_ms,
+                   int (*ask)(rk_servicer *servicer, uint64_t query_id, const void *what), const void *what,
+                   void (*on_answer)(rk_call *call, const rk_value *answer));
 void rk_query_expire(rk_servicer *servicer, uint64_t now); /* UINT64_MAX: all of them */
 
 /* What an answer says that the call as a whole fails with; false: it says something else. */
@@ -183,6 +191,8 @@ typedef struct rk_engine_view {
 void rk_engine_look(rk_servicer *servicer, uint64_t now, rk_engine_view *view);
 
 bool rk_is_serving(rk_servicer *servicer);
+/* RK_OK when it serves; else the one line that a client reads, and why. */
+rk_code rk_state_refusal(rk_servicer *servicer, rk_status *status);
 /* Recomputes it, tells watchers, ends calls of a dead engine. Any thread. */
 void rk_health_update(rk_servicer *servicer, uint64_t now);
 void rk_watchers_end(rk_servicer *servicer);

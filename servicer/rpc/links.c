@@ -103,7 +103,8 @@ static int load_peers(rk_servicer *servicer, char error[RK_ERROR_MAX]) {
 }
 
 int rk_links_new(rk_servicer *servicer, char error[RK_ERROR_MAX]) {
-    if (!servicer->rooms.enabled || !servicer->config.link || servicer->rooms.role == RK_ROLE_NULL)
+    if (!servicer->rooms.enabled || !servicer->config.link || servicer->rooms.role == RK_ROLE_NULL ||
+        servicer->rooms.role == RK_ROLE_ENCODE)
         return 0;
     (void)snprintf(error, RK_ERROR_MAX, "out of memory while making the room link");
     servicer->links = calloc(1, sizeof *servicer->links);

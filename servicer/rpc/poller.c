@@ -223,7 +223,13 @@ static void dispatch(rk_call *call, rk_accept *accept) {
         slice = grpc_slice_ref(accept->payload->data.raw.slice_buffer.slices[0]);
     else
         slice = grpc_byte_buffer_reader_readall(&reader);
-    call->method->handle(call, GRPC_SLICE_START_PTR(slice), GRPC_SLICE_LENGTH(slice));
+    const uint8_t *bytes = GRPC_SLICE_START_PTR(slice);
+    size_t size = GRPC_SLICE_LENGTH(slice);
+    call->message = &slice;
+    rk_call_ref(call); /* the handler may let its own go */
+    call->method->handle(call, bytes, size);
+    call->message = NULL;
+    rk_call_unref(call);
     grpc_slice_unref(slice);
     grpc_byte_buffer_reader_destroy(&reader);
 }

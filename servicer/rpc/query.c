@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "rpc/internal.h"
@@ -38,40 +39,70 @@ const char *rk_query_name(rk_query query) {
     return (unsigned)query < RK_QUERIES ? names[query] : "unknown";
 }
 
+/* An answer that the call as a whole fails with; NULL: no memory. */
+static rk_value *failure(rk_code code, const char *text) {
+    rk_value *map = rk_value_map();
+    if (map && rk_value_set(map, "code", rk_value_number(code)) == 0 &&
+        rk_value_set(map, "message", rk_value_string(text, strlen(text))) == 0)
+        return map;
+    rk_value_free(map);
+    return NULL;
+}
+
 /* What an engine that does not take a question answers to a call of its own; NULL to the others, which have
  * words for that themselves. */
 static rk_value *not_taken(rk_query query) {
     if (query < RK_QUERY_FLUSH_CACHE)
         return NULL;
     char text[96];
-    int size = snprintf(text, sizeof text, "this engine does not take %s", rk_query_name(query));
-    rk_value *map = rk_value_map();
-    if (map && rk_value_set(map, "code", rk_value_number(RK_UNIMPLEMENTED)) == 0 &&
-        rk_value_set(map, "message", rk_value_string(text, (size_t)size)) == 0)
-        return map;
-    rk_value_free(map);
-    return NULL;
+    (void)snprintf(text, sizeof text, "this engine does not take %s", rk_query_name(query));
+    return failure(RK_UNIMPLEMENTED, text);
+}
+
+/* A question on the list; NULL: no memory. */
+static rk_pending *pending_new(rk_call *call, uint64_t timeout_ms,
+                               void (*on_answer)(rk_call *call, const rk_value *answer)) {
+    rk_servicer *servicer = call->servicer;
+    rk_pending *pending = calloc(1, sizeof *pending);
+    if (!pending)
+        return NULL;
+    pending->post.run = answered;
+    pending->call = rk_call_ref(call);
+    pending->on_answer = on_answer;
+    pending->due_ms = rk_now_ms() + timeout_ms;
+    (void)pthread_mutex_lock(&servicer->query_lock);
+    pending->id = ++servicer->next_query;
+    rk_list_push_back(&servicer->queries, &pending->link);
+    (void)pthread_mutex_unlock(&servicer->query_lock);
+    return pending;
+}
+
+void rk_query_post(rk_call *call, uint64_t timeout_ms,
+                   int (*ask)(rk_servicer *servicer, uint64_t query_id, const void *what), const void *what,
+                   void (*on_answer)(rk_call *call, const rk_value *answer)) {
+    rk_pending *pending = pending_new(call, timeout_ms, on_answer);
+    if (!pending) {
+        rk_value *answer = failure(RK_RESOURCE_EXHAUSTED, "out of memory; try again later");
+        on_answer(call, answer);
+        rk_value_free(answer);
+        return;
+    }
+    uint64_t id = pending->id; /* once asked, it may have been answered, and freed */
+    if (ask(call->servicer, id, what) < 0)
+        rk_sink_answer(call->servicer, id, failure(RK_UNAVAILABLE, "the engine did not take the request"));
 }
 
 void rk_query_ask(rk_call *call, rk_query query, const rk_value *argument, uint64_t timeout_ms,
                   void (*on_answer)(rk_call *call, const rk_value *answer)) {
     rk_servicer *servicer = call->servicer;
-    rk_pending *pending = servicer->ops->query ? calloc(1, sizeof *pending) : NULL;
+    rk_pending *pending = servicer->ops->query ? pending_new(call, timeout_ms, on_answer) : NULL;
     if (!pending) {
         rk_value *answer = servicer->ops->query ? NULL : not_taken(query);
         on_answer(call, answer);
         rk_value_free(answer);
         return;
     }
-    pending->post.run = answered;
-    pending->call = rk_call_ref(call);
-    pending->on_answer = on_answer;
-    pending->due_ms = rk_now_ms() + timeout_ms;
-    (void)pthread_mutex_lock(&servicer->query_lock);
-    uint64_t id = ++servicer->next_query;
-    pending->id = id;
-    rk_list_push_back(&servicer->queries, &pending->link);
-    (void)pthread_mutex_unlock(&servicer->query_lock);
+    uint64_t id = pending->id;
     if (servicer->ops->query(servicer->engine, query, id, argument) < 0)
         rk_sink_answer(servicer, id, not_taken(query));
 }

@@ -67,6 +67,11 @@ static void written(rk_tag *tag, rk_poller *poller, bool ok) {
     rk_call_unref(&r->call);
 }
 
+/* Every service is described; this one is served by encode workers alone. */
+static const char *unlisted(const rk_servicer *servicer) {
+    return servicer->rooms.role == RK_ROLE_ENCODE ? NULL : servicer->dialect->encode_service;
+}
+
 static void read_done(rk_tag *tag, rk_poller *poller, bool ok) {
     (void)poller;
     rk_reflection *r = RK_CONTAINER(tag, rk_reflection, read_tag);
@@ -81,7 +86,8 @@ static void read_done(rk_tag *tag, rk_poller *poller, bool ok) {
         rk_code code = RK_INVALID_ARGUMENT;
         if (grpc_byte_buffer_reader_init(&reader, question)) {
             grpc_slice slice = grpc_byte_buffer_reader_readall(&reader);
-            code = rk_reflection_answer(GRPC_SLICE_START_PTR(slice), GRPC_SLICE_LENGTH(slice), &out, &status);
+            code = rk_reflection_answer(GRPC_SLICE_START_PTR(slice), GRPC_SLICE_LENGTH(slice),
+                                        unlisted(r->call.servicer), &out, &status);
             grpc_slice_unref(slice);
             grpc_byte_buffer_reader_destroy(&reader);
         }

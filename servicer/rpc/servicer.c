@@ -60,7 +60,7 @@ static rk_ledger_options ledger_options(const rk_config *config, const rk_worker
     uint64_t places = 16 * (uint64_t)window;
     rk_ledger_options options = {
         .role = info->role,
-        .enabled = config->rooms,
+        .enabled = config->rooms && info->role != RK_ROLE_ENCODE,
         .gate_aggregated = config->gate_aggregated,
         /* A prefill is as soon as it listens for links. */
         .linked = config->rooms && config->link && info->role == RK_ROLE_DECODE,
@@ -158,6 +158,8 @@ static int list_methods(rk_servicer *servicer) {
         return -ENOMEM;
     size_t at = 0;
     for (int m = 0; m < RK_METHODS; m++) {
+        if (m == RK_METHOD_ENCODE && servicer->rooms.role != RK_ROLE_ENCODE)
+            continue;
         (void)rk_dialect_method((rk_method)m, &servicer->methods[at]);
         servicer->methods[at++].path = servicer->dialect->methods[m];
     }
@@ -209,7 +211,7 @@ static int make_parts(rk_servicer *servicer, const rk_config *config, const rk_w
     servicer->max_message_bytes = message_limit(&servicer->config, &servicer->log);
     servicer->limits = (rk_limits){
         .role = info->role,
-        .rooms = servicer->config.rooms,
+        .rooms = servicer->rooms.enabled,
         .vocab_size = info->vocab_size,
         .max_context = info->max_context,
         .ranks = servicer->rooms.ranks,

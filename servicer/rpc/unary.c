@@ -159,9 +159,10 @@ static void handle_server_info(rk_call *call, const uint8_t *bytes, size_t size)
     }
     rk_engine_view view;
     rk_engine_look(servicer, rk_now_ms(), &view);
-    if (view.state == RK_ENGINE_READY)
+    if (view.state == RK_ENGINE_READY && servicer->rooms.role != RK_ROLE_ENCODE)
         rk_query_ask(call, RK_QUERY_IS_PAUSED, NULL, PAUSED_MS, reply_server_info);
-    else /* an engine that is not up or stuck is not asked: discovery must not wait for it */
+    else /* an engine that is not up, stuck, or answers no such question is not asked: discovery must not wait
+          */
         reply_server_info(call, NULL);
 }
 
@@ -224,9 +225,10 @@ static void handle_loads(rk_call *call, const uint8_t *bytes, size_t size) {
         return;
     }
     uint64_t now = rk_now_ms();
-    uint32_t ranks = servicer->rooms.ranks;
-    rk_rank_counts *counts = calloc(ranks, sizeof *counts);
-    rk_load_row *rows = calloc(ranks, sizeof *rows);
+    uint32_t ranks =
+        servicer->rooms.role == RK_ROLE_ENCODE ? 0 : servicer->rooms.ranks; /* nothing is scheduled */
+    rk_rank_counts *counts = calloc(ranks + 1u, sizeof *counts);
+    rk_load_row *rows = calloc(ranks + 1u, sizeof *rows);
     rk_buf out = RK_BUF_INIT;
     if (counts && rows) {
         rk_ledger_counts all;
@@ -269,6 +271,7 @@ const rk_method_def *rk_dialect_method(rk_method method, rk_method_def *def) {
         [RK_METHOD_START_PROFILE] = {rk_start_profile_handle, rk_asked_size},
         [RK_METHOD_STOP_PROFILE] = {rk_stop_profile_handle, rk_asked_size},
         [RK_METHOD_GET_TOKENIZER] = {rk_tokenizer_handle, rk_tokenizer_size},
+        [RK_METHOD_ENCODE] = {rk_encode_handle, NULL},
     };
     *def = (rk_method_def){
         .call_size = table[method].size ? table[method].size() : sizeof(rk_call),

@@ -211,7 +211,6 @@ def test_a_unix_socket_is_served_beside_the_port(worker, tmp_path) -> None:
         (["--rooms", "maybe"], "--rooms"),
         (["--roomkeeper-config", "/nowhere.yaml"], "/nowhere.yaml"),
         (["--roomkeeper-confg", "x"], "did you mean --roomkeeper-config?"),
-        (["--disaggregation-mode", "encode"], "encode"),
         (["--listen", "unix:/nowhere/socket"], "unix:/nowhere/socket"),
         (["--listen", "nonsense"], "nonsense"),
     ],

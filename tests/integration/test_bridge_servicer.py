@@ -354,8 +354,8 @@ def test_the_worker_is_described_to_gateways() -> None:
     ("fields", "says"),
     [
         (
-            {"role": "encode"},
-            "worker info: role: it is 'encode'; it must be null, prefill or decode",
+            {"role": "encoder"},
+            "worker info: role: it is 'encoder'; it must be null, prefill, decode or encode",
         ),
         ({"ranks": 0}, "worker info: ranks: it is 0; it must be at least 1"),
         ({"window": -1}, "worker info: window: it is -1; it must be 0 to 4294967295"),

@@ -93,9 +93,9 @@ def test_an_engine_that_says_little_is_described_by_what_it_says() -> None:
     assert info.model_path == "/old"
 
 
-def test_a_role_without_generate_is_refused() -> None:
-    args = Args(disaggregation_mode="encode")
-    with pytest.raises(ValueError, match="disaggregation_mode is 'encode'"):
+def test_a_role_that_is_none_is_refused() -> None:
+    args = Args(disaggregation_mode="encoder")
+    with pytest.raises(ValueError, match="disaggregation_mode is 'encoder'"):
         worker_info_from(args, llm(args))
 
 

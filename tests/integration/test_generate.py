@@ -431,15 +431,6 @@ def test_a_request_id_that_is_none_is_refused(request_id: str) -> None:
         _served(worker, request("x" * 512))
 
 
-def test_multimodal_inputs_are_not_served_yet_and_it_says_so() -> None:
-    with by_hand() as worker:
-        made = request("r")
-        made.mm_inputs.items.add()
-        status = worker.client.send(made).end()
-        assert status.name == "UNIMPLEMENTED"
-        assert "mm_inputs" in status.details
-
-
 # -- logprobs --
 
 

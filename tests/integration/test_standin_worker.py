@@ -322,7 +322,7 @@ def test_the_ledger_knows_the_engines_transfer_deadline_unless_it_is_told_anothe
             "--max-num-seq: there is no such flag; did you mean --max-num-seqs",
         ),
         (("--step-ms", "soon"), "--step-ms"),
-        (("--role", "encode"), "--role"),
+        (("--role", "encoder"), "--role"),
         (("--room-wating", "4"), "did you mean --room-waiting"),
         (("--model", "/no/such/model"), "there is no such directory"),
         (("--role", "prefill", "--attention-dp-size", "2"), "--attention-dp-size is 2"),

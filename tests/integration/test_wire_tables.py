@@ -17,6 +17,7 @@ Row = tuple[str, ...]
 #: Table, and the file that it is about. v1 of reflection differs from v1alpha in its package only.
 FILES = {
     "tokenspeed_scheduler.tsv": ["tokenspeed_scheduler.proto"],
+    "tokenspeed_encoder.tsv": ["tokenspeed_encoder.proto"],
     "common.tsv": ["common.proto"],
     "health_v1.tsv": ["grpc_health/v1/health.proto"],
     "reflection_v1alpha.tsv": [

@@ -116,7 +116,7 @@ static inline rk_code decode_generate(const rk_buf *buf, const rk_limits *limits
     if (buf->size)
         memcpy(copy, buf->data, buf->size);
     memset(status, 0x55, sizeof *status);
-    rk_code code = rk_dialect_tokenspeed.decode_generate(copy, buf->size, limits, out, status);
+    rk_code code = rk_dialect_tokenspeed.decode_generate(copy, buf->size, limits, NULL, out, status);
     memset(copy, 0xAA, buf->size); /* nothing of the request may still point here */
     free(copy);
     ck_assert_int_eq(status->code, code);

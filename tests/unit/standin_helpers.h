@@ -251,7 +251,7 @@ static rk_request *make_request(wish w) {
     rk_limits limits = {.rooms = true, .ranks = 1, .max_message_bytes = 1u << 20};
     rk_request *request = NULL;
     rk_status status = {0};
-    rk_code code = rk_dialect_tokenspeed.decode_generate(bytes, size, &limits, &request, &status);
+    rk_code code = rk_dialect_tokenspeed.decode_generate(bytes, size, &limits, NULL, &request, &status);
     ck_assert_msg(code == RK_OK, "%s", status.text);
     return request;
 }

@@ -166,7 +166,7 @@ START_TEST(a_call_without_a_message_is_told_so) {
     char id[513];
     size_t id_bytes;
     rk_loads_query query;
-    ck_assert_int_eq(d->decode_generate(NULL, 0, &limits, &r, &s), RK_INVALID_ARGUMENT);
+    ck_assert_int_eq(d->decode_generate(NULL, 0, &limits, NULL, &r, &s), RK_INVALID_ARGUMENT);
     ck_assert_str_eq(s.text,
                      "the call has no message; send one GenerateRequest before closing the sending side");
     ck_assert_ptr_null(r);

@@ -177,7 +177,7 @@ static void write_services(rk_buf *out) {
     rk_health_encode_list(out, services, 2, RK_SERVING);
     for (uint8_t field = 3; field <= 7; field++) {
         const uint8_t question[] = {(uint8_t)(field << 3 | BYTES), 0};
-        ck_assert_int_eq(rk_reflection_answer(question, sizeof question, out, &status), RK_OK);
+        ck_assert_int_eq(rk_reflection_answer(question, sizeof question, NULL, out, &status), RK_OK);
     }
 }
 

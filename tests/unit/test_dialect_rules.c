@@ -113,17 +113,6 @@ START_TEST(a_prompt_is_shorter_than_the_context) {
 }
 END_TEST
 
-START_TEST(multimodal_inputs_are_not_served_yet) {
-    rk_buf buf = plain();
-    raw_text(&buf, _i ? G(ENCODE_BOOTSTRAP_INFO) : G(MM_INPUTS), "");
-    refuses(buf, &limits, RK_UNIMPLEMENTED,
-            _i ? "encode_bootstrap_info is set; multimodal inputs are not served yet: leave it out, or use "
-                 "another "
-                 "worker"
-               : "mm_inputs is set; multimodal inputs are not served yet: send text, or use another worker");
-}
-END_TEST
-
 /* ---- numbers ---- */
 
 static const struct {
@@ -487,7 +476,6 @@ int main(void) {
     tcase_add_test(basic, the_first_id_beyond_the_vocabulary_is_named);
     tcase_add_test(basic, any_id_of_32_bits_passes_while_the_vocabulary_is_unknown);
     tcase_add_test(basic, a_prompt_is_shorter_than_the_context);
-    tcase_add_loop_test(basic, multimodal_inputs_are_not_served_yet, 0, 2);
     TCase *values = tcase_create("values");
     tcase_add_checked_fixture(values, setup, NULL);
     LOOP(values, a_number_that_makes_no_sense_is_named_with_its_range, floats);

@@ -18,7 +18,7 @@ static rk_code ask(const rk_buf *question, answer **a) {
     rk_status status;
     static const uint8_t nothing[1] = {0};
     rk_code code =
-        rk_reflection_answer(question->data ? question->data : nothing, question->size, &out, &status);
+        rk_reflection_answer(question->data ? question->data : nothing, question->size, NULL, &out, &status);
     if (code == RK_OK) {
         *a = grpc__reflection__v1__server_reflection_response__unpack(NULL, out.size, out.data);
         ck_assert_ptr_nonnull(*a);
@@ -210,7 +210,7 @@ START_TEST(bytes_that_are_no_question_end_the_stream) {
     raw_text(&question, Q(FILE_BY_FILENAME), "\xFF");
     ck_assert_int_eq(ask(&question, &a), RK_INVALID_ARGUMENT);
     rk_buf_free(&question);
-    ck_assert_int_eq(rk_reflection_answer(NULL, 0, &out, &status), RK_INVALID_ARGUMENT);
+    ck_assert_int_eq(rk_reflection_answer(NULL, 0, NULL, &out, &status), RK_INVALID_ARGUMENT);
     ck_assert_uint_eq(out.size, 0);
 }
 END_TEST

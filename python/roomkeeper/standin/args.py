@@ -51,7 +51,7 @@ class StandinArgs:
     served_model_name: str
     host: str
     port: int
-    #: "null", "prefill" or "decode".
+    #: "null", "prefill", "decode" or "encode".
     disaggregation_mode: str
     disaggregation_bootstrap_port: int
     #: Slots of the running window, all ranks together.
@@ -78,6 +78,8 @@ class StandinArgs:
     faults: bool
     #: Where to write what becomes of requests (see trace.py); "": nowhere.
     trace: str
+    #: The model sees images and videos, and hears.
+    multimodal: bool
     #: What config.json of the model directory says, as far as it is reported.
     model_config: dict[str, Any]
     page_size: int = PAGE_TOKENS
@@ -126,9 +128,10 @@ def parser() -> argparse.ArgumentParser:
         "--role",
         "--disaggregation-mode",
         dest="role",
-        choices=("null", "prefill", "decode"),
+        choices=("null", "prefill", "decode", "encode"),
         default="null",
-        help="aggregated (null), or one end of a prefill/decode pair (default: null)",
+        help="aggregated (null), one end of a prefill/decode pair, or an encode worker that "
+        "prefills ask (default: null)",
     )
     add("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1)")
     add(
@@ -187,6 +190,11 @@ def parser() -> argparse.ArgumentParser:
         help="seconds a decode that has admitted a room waits for its KV (default: 300)",
     )
     add("--vocab-size", type=int, help="token ids are below (default: config.json's, else 32000)")
+    add(
+        "--multimodal",
+        action="store_true",
+        help="the model sees images and videos and hears (an encode worker's always does)",
+    )
     add("--faults", action="store_true", help="prompts may ask for faults, see docs/standin.md")
     add("--trace", default="", metavar="FILE", help="a JSON line for what becomes of each request")
     return made
@@ -233,10 +241,10 @@ def _resolve(given: argparse.Namespace) -> StandinArgs:
             raise ArgumentError(
                 f"--{name} is {value:.15g}; it must be from {low:.15g} to {high:.15g}"
             )
-    if given.role == "prefill" and given.attention_dp_size > 1:
+    if given.role in ("prefill", "encode") and given.attention_dp_size > 1:
         raise ArgumentError(
-            f"--attention-dp-size is {given.attention_dp_size}; a prefill of the stand-in has one "
-            "rank: give 1, or another --role"
+            f"--attention-dp-size is {given.attention_dp_size}; the stand-in's {given.role} has "
+            "one rank: give 1, or another --role"
         )
     return StandinArgs(
         model=given.model,
@@ -259,6 +267,7 @@ def _resolve(given: argparse.Namespace) -> StandinArgs:
         transfer_timeout=given.transfer_timeout,
         vocab_size=given.vocab_size,
         faults=given.faults,
+        multimodal=given.multimodal or given.role == "encode",
         trace=given.trace,
         model_config=config,
     )

@@ -10,7 +10,7 @@ from typing import Any
 from roomkeeper.engine import EngineRequest
 from roomkeeper.standin.args import StandinArgs
 from roomkeeper.standin.messages import Generate
-from roomkeeper.standin.tokens import EOS_TOKEN
+from roomkeeper.standin.tokens import EOS_TOKEN, seen_of
 
 #: A request with this host has no peer; the engine's own warm-up uses it.
 FAKE_BOOTSTRAP_HOST = "2.2.2.2"
@@ -44,6 +44,7 @@ def read_request(obj: EngineRequest, args: StandinArgs, longest: int) -> Generat
             f"prompt and output are {pages_for} tokens; the KV pages hold {longest} at most"
         )
     port, room = _bootstrap(obj, args)
+    seen, encoders = _look(obj, args)
     stop_tokens = set(sampling.get("stop_token_ids") or ())
     return Generate(
         rid=obj.rid,
@@ -57,7 +58,42 @@ def read_request(obj: EngineRequest, args: StandinArgs, longest: int) -> Generat
         bootstrap_port=port,
         room=room,
         misbehaviour=None,
+        seen=seen,
+        encoders=encoders,
     )
+
+
+def _look(
+    obj: EngineRequest, args: StandinArgs
+) -> tuple[list[int | None], list[tuple[int, int, int]]]:
+    """What the tower makes of the items, and where the others are fetched.
+
+    A decode makes nothing of them: it learns with the KV what its prefill saw.
+    """
+    inputs = obj.precomputed_multimodal_inputs
+    if inputs is None:
+        return [], []
+    if not args.multimodal:
+        raise ValueError("there are multimodal inputs, but the model reads text: see --multimodal")
+    if args.role == "decode":
+        return [], []
+    seen: list[int | None] = []
+    encoders: list[tuple[int, int, int]] = []
+    for number, item in enumerate(inputs.items):
+        if item.encoder is None:
+            seen.append(seen_of(item))
+            continue
+        if args.role != "prefill":
+            raise ValueError("an item is with an encode worker; only a prefill fetches it there")
+        host, port, room = item.encoder
+        if not _is_this_machine(host, args.host):
+            raise ValueError(
+                f"the encode worker's host is {host}, not this machine; the stand-in engine meets "
+                "it on 127.0.0.1 only"
+            )
+        seen.append(None)
+        encoders.append((number, port, room))
+    return seen, encoders
 
 
 def _check_prompt(prompt: list[int], args: StandinArgs) -> None:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from roomkeeper.standin import messages
 from roomkeeper.standin.args import StandinArgs
+from roomkeeper.standin.encode import Embeddings, EncodeEnd
 from roomkeeper.standin.kv import Arrival, DecodeEnd, KvTransfer, PrefillEnd
 from roomkeeper.standin.pipe import Pipe
 from roomkeeper.standin.plan import PAGE_TOKENS, Event, EventKind, Limits, Plan, Scheduling
@@ -64,7 +65,10 @@ class EventLoop:
         self._selector.register(end, selectors.EVENT_READ, self._pipe_ready)
         self._inbox: list[messages.FromFrontend] = []
         self._launcher_gone = False
-        limits = Limits(args.role, args.rank_window, args.rank_pages, args.chunk_tokens)
+        encodes = args.role == "encode"
+        limits = Limits(
+            "null" if encodes else args.role, args.rank_window, args.rank_pages, args.chunk_tokens
+        )
         self._scheduling = make_scheduling(limits)
         self._requests: dict[str, Request] = {}
         self._request_of_room: dict[int, str] = {}
@@ -80,11 +84,16 @@ class EventLoop:
         self._decode_end: DecodeEnd | None = None
         #: Rooms have failed in this round: another one at once tells whoever waits for its end.
         self._rooms_failed = False
-        if args.role != "null":
+        self._encode_end: EncodeEnd | None = None
+        self._embeddings: Embeddings | None = None
+        if args.role in ("prefill", "decode"):
             self.kv_transfer = KvTransfer(self._selector, args.role)
         if args.role == "prefill":
             port = args.disaggregation_bootstrap_port
             self._prefill_end = PrefillEnd(self._selector, port, self._room_asked)
+            self._embeddings = Embeddings(self._selector, self._saw_all)
+        elif encodes:
+            self._encode_end = EncodeEnd(self._selector, args.disaggregation_bootstrap_port)
         elif args.role == "decode":
             self._decode_end = DecodeEnd(self._selector, self._kv_arrived)
 
@@ -106,8 +115,10 @@ class EventLoop:
 
     def run(self) -> None:
         """Until the launcher says so, or is gone."""
-        # The first load goes ahead, so that the frontend knows from the start that loads come.
-        self._report_load()
+        # The first load goes ahead, so that the frontend knows from the start that loads come. An
+        # encode worker schedules nothing and has none to report.
+        if self._encode_end is None:
+            self._report_load()
         self._pipe.send(messages.Ready(self.ready_report()))
         busy = False
         while not self.stopping and not self._launcher_gone:
@@ -119,6 +130,8 @@ class EventLoop:
         """How long nothing need be done unless a message comes."""
         if self._requests:
             return IDLE_S
+        if self._encode_end is not None:
+            return LOAD_PERIOD_S
         return max(0.0, self._next_load_at - time.monotonic())
 
     # -- messages --
@@ -149,6 +162,8 @@ class EventLoop:
                 self._fail_room(room, tell_decode)
         if self._decode_end is not None:
             self._decode_end.retry(time.monotonic())
+        if self._embeddings is not None:
+            self._embeddings.retry(time.monotonic())
         self._finish_transfers()
 
     def _handle(self, message: messages.FromFrontend) -> None:
@@ -156,7 +171,12 @@ class EventLoop:
             self._add(Request(message))
         elif isinstance(message, messages.Abort):
             self._abort(message.rid)
-        else:
+        elif isinstance(message, messages.Encode):
+            if self._encode_end is not None:
+                self._encode_end.encoded(message.room, message.seen)
+        elif (
+            self._encode_end is None
+        ):  # an encode worker's loop hears of items only, as the real one
             self._pipe.send(messages.Answer(message.number, self._answer(message.kind)))
 
     def _answer(self, kind: str) -> Any:
@@ -187,10 +207,11 @@ class EventLoop:
             if self.kv_transfer.kv_manager.has_failed(request.room):
                 self._fail(request)
                 return
-        if self._prefill_end is not None and request.room is not None:
+        if self._embeddings is not None:
+            self._embeddings.ask(request)
+        if self._prefill_end is not None and (request.room is not None or not request.complete):
             request.deadline = time.monotonic() + self._args.bootstrap_timeout
-            if self._prefill_end.is_asked(request.room):
-                self._bootstrap(request)
+            self._bootstrap_prefill(request)
         else:
             # A decode may enter the line at once. So may a request without a peer.
             self._bootstrap(request)
@@ -198,6 +219,16 @@ class EventLoop:
     def _bootstrap(self, request: Request) -> None:
         request.deadline = None
         self._advance([Event(EventKind.BOOTSTRAPPED, request.id)])
+
+    def _bootstrap_prefill(self, request: Request) -> None:
+        """Once a decode has admitted its room, and all its items have been seen."""
+        assert self._prefill_end is not None
+        if request.complete and (request.room is None or self._prefill_end.is_asked(request.room)):
+            self._bootstrap(request)
+
+    def _saw_all(self, request: Request) -> None:
+        if self._requests.get(request.id) is request:
+            self._bootstrap_prefill(request)
 
     def _abort(self, request_id: str) -> None:
         request = self._requests.get(request_id)
@@ -229,6 +260,8 @@ class EventLoop:
     def _forget(self, request: Request) -> None:
         self._trace.write("gone", request)
         del self._requests[request.id]
+        if self._embeddings is not None:
+            self._embeddings.forget(request)
         if self.kv_transfer is not None:
             self.kv_transfer.drop(request.id)
         if request.room is None or self._request_of_room.get(request.room) != request.id:
@@ -258,7 +291,7 @@ class EventLoop:
             return
         request_id = self._request_of_room.get(room)
         if request_id is not None:  # else it is not here yet, or gone
-            self._bootstrap(self._requests[request_id])
+            self._bootstrap_prefill(self._requests[request_id])
 
     def _finish_transfers(self) -> None:
         """Prefill: the KV has arrived, which ends the request on this side."""
@@ -273,7 +306,9 @@ class EventLoop:
                 continue  # failed on the way
             if request.room is not None and self._prefill_end is not None:
                 cached = request.cached_tokens or 0
-                self._prefill_end.send(Arrival(request.room, transfer.token, cached))
+                self._prefill_end.send(
+                    Arrival(request.room, transfer.token, cached, checksum=request.checksum)
+                )
             request.output = [transfer.token]
             self._advance([Event(EventKind.SUCCEEDED, request.id)])
             self._say(request, {"type": "length", "length": 1})
@@ -306,6 +341,7 @@ class EventLoop:
         self._trace.write("kv", request)
         request.deadline = None
         request.cached_tokens = arrival.cached_tokens
+        request.checksum = arrival.checksum
         events: list[Event] = []
         self._first_token(request, arrival.token, events)
         self._advance(events)
@@ -330,7 +366,8 @@ class EventLoop:
         self._sleep(plan)
         self._advance(events)
         self._send_outputs()
-        self._report_load()
+        if self._encode_end is None:
+            self._report_load()
         return not plan.is_empty()
 
     def _sleep(self, plan: Plan) -> None:

@@ -18,12 +18,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from roomkeeper.engine import EngineRequest
+from roomkeeper.multimodal import EncodeItem
 from roomkeeper.standin import faults, messages
 from roomkeeper.standin.args import StandinArgs
 from roomkeeper.standin.check import read_request
 from roomkeeper.standin.pipe import Pipe
 from roomkeeper.standin.process import Entry, SchedulerProcess, run_event_loop
 from roomkeeper.standin.reqstate import FlushResult, LoadSnapshotStore, ReqState
+from roomkeeper.standin.tokens import seen_of
 
 
 def launch(args: StandinArgs, entry: Entry = run_event_loop) -> tuple[StandinLLM, dict[str, Any]]:
@@ -46,8 +48,16 @@ class StandinLLM:
     def __init__(self, args: StandinArgs) -> None:
         config = args.model_config
         self.server_args = args
+        if args.multimodal:
+            # Named by which a gateway is told what the model takes: images, video and audio.
+            config = {"video_token_id": 1, "audio_token_id": 1, **config}
         self.model_config = SimpleNamespace(
-            vocab_size=args.vocab_size, hf_config=SimpleNamespace(**config), dtype=None
+            vocab_size=args.vocab_size,
+            hf_config=SimpleNamespace(**config),
+            dtype="float32" if args.multimodal else None,
+            is_multimodal=args.multimodal,
+            is_audio_model=args.multimodal,
+            is_multimodal_active=args.multimodal,
         )
         self.context_len = args.max_model_len
         self.max_req_input_len = args.max_model_len - 1
@@ -156,6 +166,13 @@ class StandinLLM:
                 yield output
             if finished:
                 return
+
+    def submit_encode(self, item: EncodeItem) -> None:
+        """Takes an item for the tower; who fetches what it makes of it is told. Returns at once."""
+        self.auto_create_handle_loop()
+        if self.server_args.role != "encode":
+            raise RuntimeError(f"a {self.server_args.role} worker encodes nothing for others")
+        self._pipes[0].send(messages.Encode(item.room, seen_of(item.item)))
 
     def _rank_for(self, obj: EngineRequest) -> int:
         ranks = self.server_args.ranks

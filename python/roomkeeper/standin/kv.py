@@ -53,6 +53,8 @@ class Arrival(NamedTuple):
     cached_tokens: int = 0
     #: The prefill gave the room up and said so.
     failed: bool = False
+    #: What the model goes by: the prompt, and what it saw of it. Of an embedding: what was seen.
+    checksum: int = 0
 
 
 class KvManager:

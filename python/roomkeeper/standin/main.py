@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
         config = room_config(flags, args)
         logs.set_up(config)
         bootstrap = None
-        if args.role == "prefill":
+        if args.role in ("prefill", "encode"):
             check_port(args.disaggregation_bootstrap_port)
             bootstrap = BootstrapPort(args.disaggregation_bootstrap_port)
         start_trace(args.trace)

@@ -29,6 +29,17 @@ class Generate(NamedTuple):
     bootstrap_port: int | None
     room: int | None
     misbehaviour: Misbehaviour | None
+    #: What the model makes of each multimodal item; None while an encode worker has it.
+    seen: list[int | None] = []  # noqa: RUF012
+    #: (item, port, room): where those are fetched.
+    encoders: list[tuple[int, int, int]] = []  # noqa: RUF012
+
+
+class Encode(NamedTuple):
+    """What an encode worker's model makes of an item, for the prefill that asks for the room."""
+
+    room: int
+    seen: int
 
 
 class Abort(NamedTuple):
@@ -105,5 +116,5 @@ class Failed(NamedTuple):
     why: str
 
 
-FromFrontend: TypeAlias = Generate | Abort | Ask
+FromFrontend: TypeAlias = Generate | Encode | Abort | Ask
 FromScheduler: TypeAlias = Ready | Failed | Step | Answer | LoadSnapshot

@@ -6,7 +6,7 @@ import enum
 from typing import Any
 
 from roomkeeper.standin.messages import Generate, Output
-from roomkeeper.standin.tokens import checksum, token_at
+from roomkeeper.standin.tokens import checksum, look, token_at
 
 #: What a client of the real engine reads when a transfer fails or times out.
 TRANSFER_FAILED = "PD/EPD remote transfer failed or timed out"
@@ -39,11 +39,30 @@ class Request:
         #: The client has gone; the engine has only marked it.
         self.aborted = False
         self._message = message
+        #: What the model goes by. A decode takes it from its prefill, with the KV.
+        self.checksum = 0
         self._checksum = checksum(message.prompt)
+        self._seen = list(message.seen)
+        self.encoders = message.encoders
+        self._look()
+
+    @property
+    def complete(self) -> bool:
+        """Whether what the encode workers make of its items is here."""
+        return None not in self._seen
+
+    def saw(self, item: int, seen: int) -> None:
+        """An encode worker's embedding has come."""
+        self._seen[item] = seen
+        self._look()
+
+    def _look(self) -> None:
+        if self.complete:
+            self.checksum = look(self._checksum, [seen for seen in self._seen if seen is not None])
 
     def next_token(self, vocab_size: int) -> int:
         """The model's next word."""
-        return token_at(self._checksum, len(self.output), vocab_size)
+        return token_at(self.checksum, len(self.output), vocab_size)
 
     def finish_reason(self) -> dict[str, Any] | None:
         """Why the request is over, if it is."""

@@ -10,6 +10,8 @@ import array
 import zlib
 from collections.abc import Sequence
 
+from roomkeeper.multimodal import Media, Remote
+
 EOS_TOKEN = 2
 #: Below are <unk>, <s> and </s>, which the model never says.
 FIRST_ORDINARY_TOKEN = 3
@@ -20,6 +22,27 @@ _LOGPROB_STEPS = 8
 def checksum(prompt: Sequence[int]) -> int:
     """What of a prompt the model looks at."""
     return zlib.crc32(array.array("I", prompt).tobytes())
+
+
+def seen_of(item: Media) -> int:
+    """What the made-up tower makes of an item: a checksum of all that it is given."""
+    seen = zlib.crc32(item.content_hash)
+    parts = dict(sorted(item.tensors.items()))
+    if item.encoder_input is not None:
+        parts["encoder_input"] = item.encoder_input
+    for name, tensor in parts.items():
+        if isinstance(tensor.payload, Remote):
+            raise ValueError("a tensor is remote; the stand-in engine fetches none")
+        seen = zlib.crc32(repr((name, tensor.dtype, tensor.shape)).encode(), seen)
+        seen = zlib.crc32(tensor.payload, seen)
+    return seen
+
+
+def look(prompt_checksum: int, seen: Sequence[int]) -> int:
+    """The checksum of a prompt whose items look like this."""
+    return (
+        zlib.crc32(array.array("I", seen).tobytes(), prompt_checksum) if seen else prompt_checksum
+    )
 
 
 def token_at(prompt_checksum: int, index: int, vocab_size: int) -> int:

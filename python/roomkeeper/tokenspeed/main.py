@@ -61,7 +61,6 @@ def main(argv: list[str]) -> int:
         if "-h" in engine_argv or "--help" in engine_argv:
             _print_room_help()
         server_args = _parse(engine_argv)
-        _check_role(server_args)
         output_path = _output_path()
         launch = functools.partial(_launch, server_args, config, _find_engine())
     except RoomkeeperError as error:
@@ -106,14 +105,6 @@ def _parse(argv: list[str]) -> Any:
         _log.debug("where it was raised", exc_info=error)
         text = " ".join(str(error).split()) or type(error).__name__
         raise _CannotStart(f"TokenSpeed refuses its flags: {text}") from error
-
-
-def _check_role(server_args: Any) -> None:
-    if server_args.disaggregation_mode == "encode":
-        raise _CannotStart(
-            "--disaggregation-mode is encode; roomkeeper serves null, prefill and decode, use "
-            "python -m smg_grpc_servicer.tokenspeed for this worker"
-        )
 
 
 def _output_path() -> OutputPath:

@@ -29,21 +29,6 @@ static rk_code check_request_id(const rk_ts_draft *draft, rk_status *status) {
     return RK_OK;
 }
 
-/* Multimodal inputs come with a later release: decode them here, into rk_request, when they do. */
-static rk_code check_multimodal(const rk_ts_draft *draft, rk_status *status) {
-    if (draft->has & RK_TS_HAS_MULTIMODAL)
-        return rk_status_set(
-            status, RK_UNIMPLEMENTED,
-            "mm_inputs is set; multimodal inputs are not served yet: send text, or use another "
-            "worker");
-    if (draft->has & RK_TS_HAS_ENCODE_BOOTSTRAP)
-        return rk_status_set(
-            status, RK_UNIMPLEMENTED,
-            "encode_bootstrap_info is set; multimodal inputs are not served yet: leave it out, or "
-            "use another worker");
-    return RK_OK;
-}
-
 /* The largest first: in the usual case, where all is well, that is a loop without branches. */
 static rk_code check_ids(const rk_ids *ids, const char *path, uint32_t vocab_size, rk_status *status) {
     uint32_t largest = 0;
@@ -201,17 +186,16 @@ static rk_code check_logprobs(const rk_ts_draft *draft, const rk_limits *limits,
 /* ---- rooms and ranks ---- */
 
 /* What holds on any worker: the host is a name that fits. */
-static rk_code check_host(const rk_ts_draft *draft, rk_status *status) {
-    size_t size = rk_wire_size(draft->host);
+rk_code rk_ts_check_host(rk_wire host, const char *path, rk_status *status) {
+    size_t size = rk_wire_size(host);
     if (size >= RK_ROOM_HOST_MAX)
-        return refuse(status, "kv_bootstrap_info.bootstrap_host has %zu bytes; a host may have at most %d",
-                      size, RK_ROOM_HOST_MAX - 1);
+        return refuse(status, "%s has %zu bytes; a host may have at most %d", path, size,
+                      RK_ROOM_HOST_MAX - 1);
     for (size_t i = 0; i < size; i++)
-        if (draft->host.at[i] <= ' ' || draft->host.at[i] == 0x7F)
+        if (host.at[i] <= ' ' || host.at[i] == 0x7F)
             return refuse(status,
-                          "kv_bootstrap_info.bootstrap_host has a space or control character at byte %zu; "
-                          "send a host name or an address",
-                          i);
+                          "%s has a space or control character at byte %zu; send a host name or an address",
+                          path, i);
     return RK_OK;
 }
 
@@ -236,7 +220,7 @@ static rk_code check_pair(const rk_ts_draft *draft, const char *role, rk_status 
 }
 
 static rk_code check_room(const rk_ts_draft *draft, const rk_limits *limits, rk_status *status) {
-    rk_code code = check_host(draft, status);
+    rk_code code = rk_ts_check_host(draft->host, "kv_bootstrap_info.bootstrap_host", status);
     if (code != RK_OK || !limits->rooms)
         return code;
     if (limits->role != RK_ROLE_NULL)
@@ -257,12 +241,38 @@ static rk_code check_rank(const rk_ts_draft *draft, const rk_limits *limits, rk_
                   draft->rank, ranks - 1);
 }
 
-rk_code rk_ts_check(const rk_ts_draft *draft, const rk_limits *limits, rk_status *status) {
+/* ---- multimodal inputs ---- */
+
+/* Who has a tower must be able to see the items, or somebody else must: the engine's would run over nothing.
+ * A decode gets what came of them with the KV. */
+static rk_code check_media(rk_ts_draft *draft, const rk_limits *limits, rk_arena *arena, rk_status *status) {
+    bool encoders = (draft->has & RK_TS_HAS_ENCODE_BOOTSTRAP) != 0;
+    if (!(draft->has & RK_TS_HAS_MULTIMODAL))
+        return encoders
+                   ? refuse(status, "encode_bootstrap_info is set, but mm_inputs is not; its items are those "
+                                    "of mm_inputs")
+                   : RK_OK;
+    if (encoders && limits->rooms && limits->role == RK_ROLE_NULL)
+        return rk_status_set(
+            status, RK_FAILED_PRECONDITION,
+            "encode_bootstrap_info is set; this worker is aggregated and sees the items itself: "
+            "leave it out, or send the call to a prefill worker");
+    rk_code code =
+        rk_ts_check_encoders(&draft->encoders, draft->items.count, arena, &draft->has_encoder, status);
+    if (code != RK_OK)
+        return code;
+    const rk_ts_media_rules rules = {.needs_input = limits->role != RK_ROLE_DECODE,
+                                     .prompt = draft->input_ids.count,
+                                     .has_encoder = draft->has_encoder};
+    return rk_ts_check_items(&draft->items, &rules, status);
+}
+
+rk_code rk_ts_check(rk_ts_draft *draft, const rk_limits *limits, rk_arena *arena, rk_status *status) {
     rk_code code = check_request_id(draft, status);
     if (code == RK_OK)
-        code = check_multimodal(draft, status);
-    if (code == RK_OK)
         code = check_prompt(draft, limits, status);
+    if (code == RK_OK)
+        code = check_media(draft, limits, arena, status);
     if (code == RK_OK)
         code = check_ranges(draft, status);
     if (code == RK_OK)

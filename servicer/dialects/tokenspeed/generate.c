@@ -77,6 +77,17 @@ static rk_code read_custom(rk_reader *reader, const rk_row *row, const rk_wire_f
     return rk_read_struct(reader, row->path, field->bytes, draft->custom_params);
 }
 
+static rk_code read_media(rk_reader *reader, const rk_row *row, const rk_wire_field *field, void *target) {
+    rk_code code = rk_expect_type(reader, row->path, field, RK_WIRE_BYTES);
+    return code == RK_OK ? rk_ts_read_items(reader, field->bytes, &((rk_ts_draft *)target)->items) : code;
+}
+
+static rk_code read_encoders(rk_reader *reader, const rk_row *row, const rk_wire_field *field, void *target) {
+    rk_code code = rk_expect_type(reader, row->path, field, RK_WIRE_BYTES);
+    return code == RK_OK ? rk_ts_read_encoders(reader, field->bytes, &((rk_ts_draft *)target)->encoders)
+                         : code;
+}
+
 /* ---- the tables ---- */
 
 #define SAMPLING(FIELD, field, kind_, member)                                                                \
@@ -161,9 +172,14 @@ static const rk_row generate_rows[] = {
     REQUEST(TOP_LOGPROBS_NUM, top_logprobs_num, RK_ROW_INT32, top_logprobs_num),
     REQUEST(TOKEN_IDS_LOGPROB, token_ids_logprob, RK_ROW_IDS, token_ids_logprob),
     REQUEST(STREAM, stream, RK_ROW_BOOL, stream),
-    REQUEST_PART(MM_INPUTS, mm_inputs, RK_ROW_PRESENCE, NULL, RK_TS_HAS_MULTIMODAL),
-    REQUEST_PART(ENCODE_BOOTSTRAP_INFO, encode_bootstrap_info, RK_ROW_PRESENCE, NULL,
-                 RK_TS_HAS_ENCODE_BOOTSTRAP),
+    [RK_TS_GENERATE_REQUEST__MM_INPUTS] = {.kind = RK_ROW_CUSTOM,
+                                           .path = "mm_inputs",
+                                           .has = RK_TS_HAS_MULTIMODAL,
+                                           .read = read_media},
+    [RK_TS_GENERATE_REQUEST__ENCODE_BOOTSTRAP_INFO] = {.kind = RK_ROW_CUSTOM,
+                                                       .path = "encode_bootstrap_info",
+                                                       .has = RK_TS_HAS_ENCODE_BOOTSTRAP,
+                                                       .read = read_encoders},
     REQUEST_PART(KV_BOOTSTRAP_INFO, kv_bootstrap_info, RK_ROW_MESSAGE, &kv_schema, RK_TS_HAS_KV_BOOTSTRAP),
     [RK_TS_GENERATE_REQUEST__DATA_PARALLEL_RANK] = {.kind = RK_ROW_INT32,
                                                     .path = "data_parallel_rank",
@@ -245,7 +261,7 @@ static bool fill_sampling(rk_arena *arena, const rk_ts_draft *draft, rk_sampling
     return copy_stops(arena, &draft->stop, sampling) && copy_biases(arena, draft, sampling);
 }
 
-static bool fill(rk_arena *arena, const rk_ts_draft *draft, rk_request *request) {
+static bool fill(rk_arena *arena, const rk_ts_draft *draft, const rk_keeper *keeper, rk_request *request) {
     request->input_ids = draft->input_ids.items;
     request->input_count = draft->input_ids.count;
     request->n = draft->n ? draft->n : 1;
@@ -265,14 +281,16 @@ static bool fill(rk_arena *arena, const rk_ts_draft *draft, rk_request *request)
             return false;
     }
     return copy_text(arena, draft->request_id, &request->request_id) &&
-           fill_sampling(arena, draft, &request->sampling);
+           fill_sampling(arena, draft, &request->sampling) &&
+           (!(draft->has & RK_TS_HAS_MULTIMODAL) ||
+            rk_ts_fill_media(arena, &draft->items, &draft->encoders, keeper, request));
 }
 
 /* ---- all of it ---- */
 
 /* What a message of `size` bytes may take: parts that take more than 32 times their bytes are no real
  * request, but someone's attempt to fill the memory. */
-static size_t memory_cap(size_t size, const rk_limits *limits) {
+size_t rk_ts_memory_cap(size_t size, const rk_limits *limits) {
     size_t by_size = size < SIZE_MAX / 64 ? 32 * size + ((size_t)1 << 16) : SIZE_MAX;
     size_t by_limit = limits->max_message_bytes;
     by_limit = by_limit && by_limit < SIZE_MAX / 8 ? 4 * by_limit + ((size_t)1 << 20) : SIZE_MAX;
@@ -280,7 +298,7 @@ static size_t memory_cap(size_t size, const rk_limits *limits) {
 }
 
 static rk_code decode(rk_arena *arena, const uint8_t *bytes, size_t size, const rk_limits *limits,
-                      rk_request **out, rk_status *status) {
+                      const rk_keeper *keeper, rk_request **out, rk_status *status) {
     static const uint8_t nothing[1] = {0};
     const rk_wire empty = rk_wire_of(nothing, 0);
     rk_ts_draft draft = {.request_id = empty, .original_text = empty, .constraint = empty, .host = empty};
@@ -289,23 +307,23 @@ static rk_code decode(rk_arena *arena, const uint8_t *bytes, size_t size, const 
     if (code == RK_OK && draft.custom_params)
         code = rk_struct_finish(&reader, draft.custom_params);
     if (code == RK_OK)
-        code = rk_ts_check(&draft, limits, status);
+        code = rk_ts_check(&draft, limits, arena, status);
     if (code != RK_OK)
         return code;
     rk_request *request = rk_request_in(arena);
-    if (!request || !fill(arena, &draft, request))
+    if (!request || !fill(arena, &draft, keeper, request))
         return rk_no_memory(&reader);
     *out = request;
     return RK_OK;
 }
 
-rk_code rk_ts_decode_generate(const uint8_t *bytes, size_t size, const rk_limits *limits, rk_request **out,
-                              rk_status *status) {
+rk_code rk_ts_decode_generate(const uint8_t *bytes, size_t size, const rk_limits *limits,
+                              const rk_keeper *keeper, rk_request **out, rk_status *status) {
     *out = NULL;
-    rk_arena *arena = rk_arena_new(memory_cap(size, limits));
+    rk_arena *arena = rk_arena_new(rk_ts_memory_cap(size, limits));
     if (!arena)
         return rk_status_set(status, RK_RESOURCE_EXHAUSTED, "out of memory; try again later");
-    rk_code code = decode(arena, bytes, size, limits, out, status);
+    rk_code code = decode(arena, bytes, size, limits, keeper, out, status);
     if (code != RK_OK)
         rk_arena_free(arena);
     return code;

@@ -3,6 +3,7 @@
 #define RK_DIALECTS_TOKENSPEED_INTERNAL_H
 
 #include "dialects/dialect.h"
+#include "dialects/tokenspeed/media.h"
 #include "dialects/wire_read.h"
 
 #define RK_TS_REQUEST_ID_MAX 512 /* bytes */
@@ -52,14 +53,36 @@ typedef struct rk_ts_draft {
     int32_t port;
     int64_t room;
     int32_t rank;
+    rk_ts_items items;
+    rk_ts_encoders encoders;
+    const bool *has_encoder; /* of each item, once checked; in the arena; NULL: of none */
 } rk_ts_draft;
 
-/* Whether the draft may become a request; else the refusal, in `status`. */
-rk_code rk_ts_check(const rk_ts_draft *draft, const rk_limits *limits, rk_status *status);
+typedef struct rk_ts_dtype {
+    const char *name; /* as numpy and torch call it */
+    uint64_t bytes;   /* of an element */
+} rk_ts_dtype;
+
+const rk_ts_dtype *rk_ts_dtype_of(rk_wire name); /* NULL: there is none of that name */
+/* Of all elements; somewhere above 2^40 it stops counting. */
+uint64_t rk_ts_tensor_bytes(const rk_ids *shape, uint64_t element);
+
+/* What a message of `size` bytes may take in memory. */
+size_t rk_ts_memory_cap(size_t size, const rk_limits *limits);
+/* A host that fits and has no spaces; `path` names the field. */
+rk_code rk_ts_check_host(rk_wire host, const char *path, rk_status *status);
+
+/* Whether the draft may become a request; else the refusal, in `status`. Fills in draft->has_encoder. */
+rk_code rk_ts_check(rk_ts_draft *draft, const rk_limits *limits, rk_arena *arena, rk_status *status);
 
 /* The functions of the table. */
-rk_code rk_ts_decode_generate(const uint8_t *bytes, size_t size, const rk_limits *limits, rk_request **out,
-                              rk_status *status);
+rk_code rk_ts_decode_generate(const uint8_t *bytes, size_t size, const rk_limits *limits,
+                              const rk_keeper *keeper, rk_request **out, rk_status *status);
+rk_code rk_ts_decode_encode(const uint8_t *bytes, size_t size, const rk_limits *limits,
+                            const rk_keeper *keeper, rk_request **out, int64_t *room, rk_status *status);
+void rk_ts_each_segment(const uint8_t *bytes, size_t size, bool encode, rk_segment_found *found,
+                        void *context);
+void rk_ts_encode_accepted(rk_buf *out, bool accepted);
 rk_code rk_ts_decode_abort(const uint8_t *bytes, size_t size, char id[513], size_t *id_bytes,
                            rk_status *status);
 rk_code rk_ts_decode_empty(const uint8_t *bytes, size_t size, rk_status *status);

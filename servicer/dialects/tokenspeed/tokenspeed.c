@@ -2,11 +2,13 @@
 #include "dialects/tokenspeed/internal.h"
 
 #define SERVICE "tokenspeed.grpc.scheduler.TokenSpeedScheduler"
+#define ENCODE_SERVICE "tokenspeed.grpc.encoder.TokenSpeedEncoder"
 #define PATH(method) ("/" SERVICE "/" method)
 
 const rk_dialect rk_dialect_tokenspeed = {
     .name = "tokenspeed",
     .service = SERVICE,
+    .encode_service = ENCODE_SERVICE,
     .methods =
         {
             [RK_METHOD_GENERATE] = PATH("Generate"),
@@ -19,8 +21,11 @@ const rk_dialect rk_dialect_tokenspeed = {
             [RK_METHOD_START_PROFILE] = PATH("StartProfile"),
             [RK_METHOD_STOP_PROFILE] = PATH("StopProfile"),
             [RK_METHOD_GET_TOKENIZER] = PATH("GetTokenizer"),
+            [RK_METHOD_ENCODE] = "/" ENCODE_SERVICE "/Encode",
         },
     .decode_generate = rk_ts_decode_generate,
+    .decode_encode = rk_ts_decode_encode,
+    .each_segment = rk_ts_each_segment,
     .decode_abort = rk_ts_decode_abort,
     .decode_empty = rk_ts_decode_empty,
     .decode_loads = rk_ts_decode_loads,
@@ -31,6 +36,7 @@ const rk_dialect rk_dialect_tokenspeed = {
     .encode_abort = rk_ts_encode_abort,
     .encode_outcome = rk_ts_encode_outcome,
     .encode_tokenizer = rk_ts_encode_tokenizer,
+    .encode_accepted = rk_ts_encode_accepted,
     .encode_health = rk_ts_encode_health,
     .encode_model_info = rk_ts_encode_model_info,
     .encode_server_info = rk_ts_encode_server_info,

@@ -80,6 +80,70 @@ typedef struct rk_sampling {
     const rk_value *custom_params; /* a map, or NULL */
 } rk_sampling;
 
+/* ---- multimodal inputs ---- */
+
+/* The numbers of smg.grpc.common.Modality. */
+typedef enum rk_modality {
+    RK_MODALITY_IMAGE = 1,
+    RK_MODALITY_AUDIO = 2,
+    RK_MODALITY_VIDEO = 3,
+} rk_modality;
+
+/* Where a tensor's bytes are. */
+typedef enum rk_payload {
+    RK_PAYLOAD_HERE,   /* in this process, inline or in a segment of shared memory: rk_request_read_tensor */
+    RK_PAYLOAD_REMOTE, /* on another host, to be fetched by the engine's side */
+} rk_payload;
+
+typedef struct rk_tensor {
+    const uint32_t *shape; /* dims of them; 0 dims: one element */
+    size_t dims;
+    const char *dtype; /* as numpy and torch call it: "bfloat16". Static */
+    size_t nbytes;     /* of shape and dtype, and of the payload */
+    rk_payload payload;
+    const uint8_t *bytes; /* HERE: inline, or NULL: nbytes from `offset` on in segments[segment] */
+    size_t segment;
+    uint64_t offset;
+    rk_text transport;         /* REMOTE: "nixl", or empty for the usual one */
+    const uint8_t *descriptor; /* REMOTE: what the transport makes of it */
+    size_t descriptor_bytes;
+} rk_tensor;
+
+typedef struct rk_named_tensor {
+    rk_text name;
+    rk_tensor tensor;
+} rk_named_tensor;
+
+/* Positions of the prompt that an item's embedding takes the place of. */
+typedef struct rk_placeholder {
+    uint32_t offset;
+    uint32_t length; /* > 0 */
+} rk_placeholder;
+
+typedef struct rk_media {
+    rk_modality modality;
+    const uint8_t *content_hash;
+    size_t content_hash_bytes; /* 0: none was given */
+    bool has_encoder_input;
+    rk_tensor encoder_input;
+    const rk_named_tensor *tensors; /* names differ */
+    size_t tensor_count;
+    const rk_placeholder *placeholders;
+    size_t placeholder_count; /* > 0 */
+    bool has_token_id;        /* the prompt's token at these positions is known */
+    uint32_t token_id;
+    bool has_encoder; /* an encode worker makes the embedding; it is met as the three that follow say */
+    rk_text encoder_host;
+    int32_t encoder_port;
+    int64_t encoder_room;
+} rk_media;
+
+/* A file under /dev/shm. Named by the client; opened and removed before anybody else sees the request. */
+typedef struct rk_segment {
+    rk_text name;
+    uint64_t size; /* bytes that the tensors need of it */
+} rk_segment;
+
 /* One Generate call, decoded and checked. Immutable and shared: hold it by rk_request_ref, from any
  * thread; everything it points to lives as long as it does. */
 typedef struct rk_request {
@@ -100,10 +164,27 @@ typedef struct rk_request {
     int64_t bootstrap_room;
     bool has_rank; /* the client pins a data-parallel rank */
     int32_t rank;
+    const rk_media *media;
+    size_t media_count;
+    const rk_segment *segments; /* that tensors of `media` are in; names differ */
+    size_t segment_count;
 } rk_request;
 
 RK_API rk_request *rk_request_ref(rk_request *request);
 RK_API void rk_request_unref(rk_request *request); /* NULL is fine */
+/* Copies a tensor's bytes (RK_PAYLOAD_HERE; nbytes of them). 0, -ENODATA: its segment has become shorter, or
+ * the payloads have been dropped; or another -errno. The engine's side only, one thread at a time. */
+RK_API int rk_request_read_tensor(const rk_request *request, const rk_tensor *tensor, void *bytes);
+/* Lets go of what the tensors' bytes are in, which is much memory, while the request lives on. Again is fine.
+ * As above; not while one is read. */
+RK_API void rk_request_drop_payloads(rk_request *request);
+
+/* An Encode call: an rk_request with a request_id (maybe empty) and one rk_media, nothing else set. */
+typedef struct rk_encode {
+    uint64_t query_id;   /* what rk_sink_answer names */
+    rk_request *request; /* the callee refs it if it keeps it */
+    int64_t room;        /* where a prefill asks for the embedding */
+} rk_encode;
 
 /* A leg on its way into the engine. */
 typedef struct rk_submission {
@@ -149,6 +230,9 @@ typedef struct rk_engine_ops {
      * let go. NULL: there is no agent, only `abort`. */
     int (*release_room)(void *engine, uint64_t handle, const char *bootstrap_host, int32_t bootstrap_port,
                         int64_t room, const char *reason);
+    /* Takes an item to encode; answered by rk_sink_answer with an outcome, `success` once the engine has it.
+     * NULL: not an engine that encodes. */
+    int (*encode)(void *engine, const rk_encode *encode);
 } rk_engine_ops;
 
 /* ---- what the engine says ---- */

@@ -24,7 +24,11 @@ typedef enum rk_role {
     RK_ROLE_NULL, /* aggregated: no pairs */
     RK_ROLE_PREFILL,
     RK_ROLE_DECODE,
+    RK_ROLE_ENCODE, /* runs a model's tower for prefills; generates nothing, keeps no rooms */
+    RK_ROLES,
 } rk_role;
+
+RK_API const char *rk_role_name(rk_role role); /* "null", "prefill", …; static */
 
 typedef enum rk_leg_state {
     RK_LEG_ARRIVED,
