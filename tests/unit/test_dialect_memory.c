@@ -9,8 +9,7 @@
 
 #include "base/arena.h"
 #include "data/golden.h"
-#include "dialect_wire.h"
-#include "rk_proto/fields.h"
+#include "media_wire.h"
 
 static long left;   /* allocations until one fails; negative: none does */
 static long arenas; /* that are not freed */
@@ -134,6 +133,33 @@ START_TEST(a_request_without_memory_is_refused_whole) {
 }
 END_TEST
 
+START_TEST(multimodal_inputs_without_memory_are_refused_whole) {
+    rk_limits limits = {.role = RK_ROLE_PREFILL, .ranks = 1};
+    rk_buf item = image((tensor_parts){FOUR_BYTES});
+    rk_request *request = NULL;
+    rk_code code = RK_RESOURCE_EXHAUSTED;
+    rk_status status;
+    long failing = 0;
+    add_tensor(&item, "shm", (tensor_parts){.dtype = "uint8", TWO_BY_TWO, .segment = "one", .nbytes = 4});
+    add_tensor(&item, "far", (tensor_parts){.dtype = "uint8", TWO_BY_TWO, .bytes = "1234", .size = 4});
+    rk_buf buf = with_item(item);
+    add_item(&buf, image((tensor_parts){.dtype = "uint8", TWO_BY_TWO, .descriptor = "x", .nbytes = 4}));
+    add_encoder(&buf, 1, "host", 1, 1);
+    for (; code == RK_RESOURCE_EXHAUSTED; failing++) {
+        left = failing;
+        code = decode_generate(&buf, &limits, &request, &status);
+        left = -1;
+        if (code == RK_RESOURCE_EXHAUSTED)
+            ck_assert_int_eq(arenas, 0);
+    }
+    ck_assert_int_eq(code, RK_OK);
+    ck_assert_int_gt(failing, 20);
+    rk_request_unref(request);
+    ck_assert_int_eq(arenas, 0);
+    rk_buf_free(&buf);
+}
+END_TEST
+
 /* Runs `write` with each growth of the buffer failing in turn. */
 static void each_growth_fails(void (*write)(rk_buf *out)) {
     for (long failing = 0;; failing++) {
@@ -198,6 +224,7 @@ int main(void) {
     TCase *tcase = tcase_create("memory");
     tcase_add_checked_fixture(tcase, setup, NULL);
     tcase_add_test(tcase, a_request_without_memory_is_refused_whole);
+    tcase_add_test(tcase, multimodal_inputs_without_memory_are_refused_whole);
     tcase_add_test(tcase, an_answer_without_memory_is_marked_as_failed);
     Suite *suite = suite_create("dialect_memory");
     suite_add_tcase(suite, tcase);

@@ -57,11 +57,12 @@ static bool is_file(const answer *a, size_t n, const char *name) {
 START_TEST(every_service_is_listed) {
     static const char *const services[] = {"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection",
                                            "grpc.reflection.v1alpha.ServerReflection",
+                                           "tokenspeed.grpc.encoder.TokenSpeedEncoder",
                                            "tokenspeed.grpc.scheduler.TokenSpeedScheduler"};
     answer *a = answer_to(Q(LIST_SERVICES), "*");
     ck_assert_int_eq(a->message_response_case, CASE(LIST_SERVICES_RESPONSE));
-    ck_assert_uint_eq(a->list_services_response->n_service, 4);
-    for (size_t i = 0; i < 4; i++)
+    ck_assert_uint_eq(a->list_services_response->n_service, 5);
+    for (size_t i = 0; i < 5; i++)
         ck_assert_str_eq(a->list_services_response->service[i]->name, services[i]);
     done(a);
 }
