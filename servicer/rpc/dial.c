@@ -202,21 +202,21 @@ static void probe_bootstrap(rk_dial_job *job) {
 
 /* What the worker that answers is called: in its certificate, and by our calls, which are checked against it.
  */
-static const char *name_of(const rk_link_settings *settings, const rk_dial_job *job) {
-    return settings->tls && settings->tls_name[0] ? settings->tls_name : job->host;
+static const char *name_of(const rk_servicer *servicer, const rk_dial_job *job) {
+    const char *name = servicer->links->settings.tls_name;
+    return servicer->tls.link && name[0] ? name : job->host;
 }
 
-/* TLS cannot take our socket over: it connects anew, to the address that was checked and no other. */
-static grpc_channel *tls_channel(const rk_link_settings *settings, rk_dial_job *job) {
+/* TLS cannot take our socket over: it connects anew, to the address that was checked and no other. Every dial
+ * has the certificates that are there now. */
+static grpc_channel *tls_channel(rk_servicer *servicer, rk_dial_job *job) {
     (void)close(job->fd);
     job->fd = -1;
-    grpc_ssl_pem_key_cert_pair pair = {settings->tls_key, settings->tls_cert};
-    grpc_channel_credentials *credentials =
-        grpc_ssl_credentials_create(settings->tls_ca, settings->tls_cert ? &pair : NULL, NULL, NULL);
+    grpc_channel_credentials *credentials = rk_tls_dial_credentials(&servicer->tls);
     if (!credentials)
         return NULL;
     char name[RK_ROOM_HOST_MAX];
-    (void)snprintf(name, sizeof name, "%s", name_of(settings, job));
+    (void)snprintf(name, sizeof name, "%s", name_of(servicer, job));
     char max_message[] = GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH;
     char override[] = GRPC_SSL_TARGET_NAME_OVERRIDE_ARG;
     char proxy[] = GRPC_ARG_ENABLE_HTTP_PROXY;
@@ -249,14 +249,13 @@ static void hand_over(rk_servicer *servicer, rk_dial_job *job) {
         rk_peers_dial_failed(servicer->links->peers, rk_now_ms(), job->peer, job->end, job->why);
         return;
     }
-    const rk_link_settings *settings = &servicer->links->settings;
-    grpc_channel *channel = settings->tls ? tls_channel(settings, job) : plain_channel(job);
+    grpc_channel *channel = servicer->tls.link ? tls_channel(servicer, job) : plain_channel(job);
     if (!channel) {
         rk_peers_dial_failed(servicer->links->peers, rk_now_ms(), job->peer, RK_DIAL_FAILED,
                              "no channel could be made");
         return;
     }
-    rk_link_dialled(servicer, job->peer, channel, name_of(settings, job), job->remote);
+    rk_link_dialled(servicer, job->peer, channel, name_of(servicer, job), job->remote);
 }
 
 static void *dial_main(void *arg) {

@@ -23,6 +23,7 @@
 #include "base/queue.h"
 #include "dialects/dialect.h"
 #include "roomkeeper/servicer.h"
+#include "rpc/tls.h"
 
 #if defined(__SANITIZE_THREAD__)
 #define RK_TSAN 1
@@ -92,7 +93,8 @@ struct rk_call {
     const rk_method_def *method; /* NULL: a method nobody serves */
     const grpc_slice *message;   /* the bytes that `handle` is given, while it runs; NULL: there are none */
     grpc_call *grpc;
-    rk_connection *connection; /* for corking; NULL: not one of ours; one reference */
+    const grpc_metadata_array *metadata; /* what came with it; only while `handle` runs, NULL later */
+    rk_connection *connection;           /* for corking; NULL: not one of ours; one reference */
     rk_tag closed_tag;
     int cancelled;                    /* filled by gRPC core for closed_tag */
     void (*on_closed)(rk_call *call); /* the client has gone or the call is over; may be NULL */
@@ -275,6 +277,7 @@ struct rk_servicer {
     rk_acceptor *acceptor;
     struct rk_scrape *scrape; /* NULL: metrics are not served by HTTP */
     struct rk_links *links;   /* NULL: no room of this worker is ever linked */
+    rk_tls tls;
     rk_list unix_paths;
 
     pthread_rwlock_t gate;
@@ -282,6 +285,7 @@ struct rk_servicer {
     _Atomic bool draining;
     _Atomic uint64_t live_calls; /* structs that are not freed yet */
     _Atomic uint64_t open_generates;
+    _Atomic uint64_t bad_traces; /* calls whose traceparent was none */
 
     pthread_mutex_t calls_lock;
     rk_map *calls; /* handle → rk_generate */

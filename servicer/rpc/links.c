@@ -44,36 +44,10 @@ static const rk_peers_ops ops = {
 
 /* ---- made from the configuration ---- */
 
-static int load_pem(char **text, const char *key, const char *path, char error[RK_ERROR_MAX]) {
-    if (path[0] == '\0')
-        return 0;
-    *text = rk_pem_load(key, path, error);
-    return *text ? 0 : -EINVAL;
-}
-
 static int load_settings(rk_link_settings *settings, const rk_config *config, char error[RK_ERROR_MAX]) {
     int result = rk_networks_parse(&settings->allowed, config->peer_allow, error);
-    if (result == 0)
-        result = load_pem(&settings->tls_ca, "link_tls_ca", config->link_tls_ca, error);
-    if (result == 0)
-        result = load_pem(&settings->tls_cert, "link_tls_cert", config->link_tls_cert, error);
-    if (result == 0)
-        result = load_pem(&settings->tls_key, "link_tls_key", config->link_tls_key, error);
     if (result < 0)
         return result;
-    settings->tls = settings->tls_ca != NULL;
-    bool half = (settings->tls_cert == NULL) != (settings->tls_key == NULL);
-    if (half || (settings->tls_cert && !settings->tls)) {
-        (void)snprintf(error, RK_ERROR_MAX,
-                       half ? "link_tls_cert and link_tls_key go together; set both or neither"
-                            : "link_tls_cert is set and link_tls_ca is not; TLS needs to know whom to trust");
-        return -EINVAL;
-    }
-    if (settings->tls_cert && !rk_pem_fits(settings->tls_cert, settings->tls_key)) {
-        (void)snprintf(error, RK_ERROR_MAX,
-                       "link_tls_cert and link_tls_key do not belong together, or one of them is damaged");
-        return -EINVAL;
-    }
     settings->connect_ms = (unsigned)(3 * config->heartbeat_ms);
     settings->tls_name = strdup(config->link_tls_name);
     return settings->tls_name ? 0 : -ENOMEM;
@@ -112,6 +86,8 @@ int rk_links_new(rk_servicer *servicer, char error[RK_ERROR_MAX]) {
         return -ENOMEM;
     int result = load_settings(&servicer->links->settings, &servicer->config, error);
     if (result == 0)
+        result = rk_tls_init_link(&servicer->tls, &servicer->config, error);
+    if (result == 0)
         result = load_peers(servicer, error);
     if (result == 0) {
         servicer->links->dialler = rk_dialler_new(servicer);
@@ -126,9 +102,6 @@ void rk_links_free(rk_servicer *servicer) {
         return;
     rk_dialler_free(links->dialler);
     rk_peers_free(links->peers);
-    free(links->settings.tls_ca);
-    free(links->settings.tls_cert);
-    free(links->settings.tls_key);
     free(links->settings.tls_name);
     free(links);
     servicer->links = NULL;
@@ -217,6 +190,19 @@ static int make_server(rk_servicer *servicer, char error[RK_ERROR_MAX]) {
     return 0;
 }
 
+/* The port; 0: it cannot be bound; -errno with a line. */
+static int bind_to(rk_servicer *servicer, const char *host, const char *port, char error[RK_ERROR_MAX]) {
+    if (servicer->tls.server)
+        return rk_tls_listen(&servicer->tls, servicer->links->server, host, port, error);
+    char address[RK_ROOM_HOST_MAX + 16];
+    (void)snprintf(address, sizeof address, strchr(host, ':') ? "[%s]:%s" : "%s:%s",
+                   host[0] ? host : "0.0.0.0", port);
+    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
+    int bound = grpc_server_add_http2_port(servicer->links->server, address, credentials);
+    grpc_server_credentials_release(credentials);
+    return bound;
+}
+
 int rk_links_listen(rk_servicer *servicer, const char *host, const char *port, const char *shown,
                     char error[RK_ERROR_MAX]) {
     int result = choose_host(servicer, &host, port, shown, error);
@@ -224,18 +210,13 @@ int rk_links_listen(rk_servicer *servicer, const char *host, const char *port, c
         result = make_server(servicer, error);
     if (result < 0)
         return result;
-    char address[RK_ROOM_HOST_MAX + 16];
-    bool v6 = strchr(host, ':') != NULL;
-    (void)snprintf(address, sizeof address, v6 ? "[%s]:%s" : "%s:%s", host[0] ? host : "0.0.0.0", port);
-    grpc_server_credentials *credentials = rk_server_credentials(&servicer->config, error);
-    if (!credentials)
-        return -EINVAL;
-    int bound = grpc_server_add_http2_port(servicer->links->server, address, credentials);
-    grpc_server_credentials_release(credentials);
+    int bound = bind_to(servicer, host, port, error);
+    if (bound < 0)
+        return bound;
     if (!bound)
         return cannot_listen(error, -EADDRINUSE, host, port, "is the port taken?");
-    (void)snprintf(servicer->links->address, sizeof servicer->links->address, v6 ? "[%s]:%d" : "%s:%d",
-                   host[0] ? host : "0.0.0.0", bound);
+    (void)snprintf(servicer->links->address, sizeof servicer->links->address,
+                   strchr(host, ':') ? "[%s]:%d" : "%s:%d", host[0] ? host : "0.0.0.0", bound);
     servicer->links->listening = true;
     if (servicer->rooms.role == RK_ROLE_PREFILL) {
         servicer->rooms.linked = true;

@@ -6,8 +6,6 @@
 #ifndef RK_RPC_LINKS_H
 #define RK_RPC_LINKS_H
 
-#include <grpc/grpc_security.h>
-
 #include "peer/networks.h"
 #include "peer/peers.h"
 #include "rpc/internal.h"
@@ -17,10 +15,6 @@ typedef struct rk_dialler rk_dialler;
 /* What dialling needs; made once, read by all. */
 typedef struct rk_link_settings {
     rk_networks allowed;
-    bool tls;
-    char *tls_ca;   /* PEM, as TLS wants it */
-    char *tls_cert; /* NULL: the client has none */
-    char *tls_key;
     char *tls_name; /* "": the host that is dialled */
     unsigned connect_ms;
 } rk_link_settings;
@@ -63,15 +57,5 @@ rk_dialler *rk_dialler_new(rk_servicer *servicer);
 void rk_dialler_close(rk_dialler *dialler);
 void rk_dialler_free(rk_dialler *dialler); /* NULL is fine */
 void rk_dial(rk_dialler *dialler, uint32_t peer, const char *host, int32_t port, bool trusted);
-
-/* ---- tls.c ---- */
-
-/* Server credentials of all TCP listeners: TLS when the configuration says so, else insecure. NULL with a
- * line. */
-grpc_server_credentials *rk_server_credentials(const rk_config *config, char error[RK_ERROR_MAX]);
-/* Whole file; NULL with a line that names the key. */
-char *rk_pem_load(const char *key, const char *path, char error[RK_ERROR_MAX]);
-/* Whether a certificate and a private key, both PEM, belong together. */
-bool rk_pem_fits(const char *cert, const char *key);
 
 #endif

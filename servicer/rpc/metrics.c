@@ -39,6 +39,9 @@ static void write_engine(rk_servicer *servicer, rk_buf *out, uint64_t now) {
     one(out, "roomkeeper_serving", "gauge", "1 while health is SERVING.", rk_is_serving(servicer));
     one(out, "roomkeeper_open_streams", "gauge", "Generate calls that are open.",
         (double)atomic_load(&servicer->open_generates));
+    one(out, "roomkeeper_bad_traceparents_total", "counter",
+        "Generate calls whose traceparent was malformed and ignored.",
+        (double)atomic_load(&servicer->bad_traces));
 }
 
 /* ---- by rank ---- */
@@ -185,6 +188,33 @@ static void write_links(const rk_servicer *servicer, rk_buf *out, uint64_t now) 
     free(rows);
 }
 
+/* ---- certificates ---- */
+
+static void write_tls(rk_servicer *servicer, rk_buf *out) {
+    static const char *const names[] = {"server", "link"};
+    rk_tls_files *const files[] = {servicer->tls.server, servicer->tls.link};
+    rk_tls_counts counts[2] = {{0}};
+    for (unsigned i = 0; i < 2; i++) {
+        if (files[i])
+            rk_tls_files_read(files[i], &counts[i]);
+    }
+    rk_family(out, "roomkeeper_tls_reloads_total", "counter",
+              "Changes of certificate files that were taken into use.");
+    for (unsigned i = 0; i < 2; i++)
+        rk_sample(out, "roomkeeper_tls_reloads_total", &(rk_label){"files", names[i]}, 1,
+                  (double)counts[i].reloads);
+    rk_family(out, "roomkeeper_tls_reload_failures_total", "counter",
+              "Changes of certificate files that cannot be used; the last good ones stay.");
+    for (unsigned i = 0; i < 2; i++)
+        rk_sample(out, "roomkeeper_tls_reload_failures_total", &(rk_label){"files", names[i]}, 1,
+                  (double)counts[i].failures);
+    rk_family(out, "roomkeeper_tls_certificate_expiry_time_seconds", "gauge",
+              "Unix time at which the certificate in use expires; 0: there is none.");
+    for (unsigned i = 0; i < 2; i++)
+        rk_sample(out, "roomkeeper_tls_certificate_expiry_time_seconds", &(rk_label){"files", names[i]}, 1,
+                  (double)counts[i].expires_seconds);
+}
+
 char *rk_servicer_metrics(rk_servicer *servicer, size_t *size) {
     rk_buf out = RK_BUF_INIT;
     uint64_t now = rk_now_ms();
@@ -193,6 +223,7 @@ char *rk_servicer_metrics(rk_servicer *servicer, size_t *size) {
     write_ranks(servicer, &out, now);
     write_ledger(servicer, &out);
     write_links(servicer, &out, now);
+    write_tls(servicer, &out);
     rk_buf_append(&out, "", 1);
     if (out.failed) {
         rk_buf_free(&out);

@@ -257,7 +257,8 @@ rk_servicer *rk_servicer_new(const rk_config *config, const rk_worker_info *info
         rk_servicer_free(servicer);
         return NULL;
     }
-    if (rk_links_new(servicer, error) < 0) {
+    if (rk_tls_init(&servicer->tls, &servicer->config, &servicer->log, error) < 0 ||
+        rk_links_new(servicer, error) < 0) {
         rk_servicer_free(servicer);
         return NULL;
     }
@@ -370,25 +371,15 @@ int rk_servicer_listen_metrics(rk_servicer *servicer, const char *address, char 
     return result < 0 ? result : rk_scrape_listen(servicer, host, port, address, error);
 }
 
-static bool wants_tls(const rk_config *config) {
-    return config->tls_cert[0] || config->tls_key[0] || config->tls_client_ca[0];
-}
-
 /* By gRPC core's own listener: a socket that we have accepted cannot be given to TLS. */
 static int listen_tls(rk_servicer *servicer, const char *host, const char *port, char error[RK_ERROR_MAX]) {
-    grpc_server_credentials *credentials = rk_server_credentials(&servicer->config, error);
-    if (!credentials)
-        return -EINVAL;
-    char address[280];
-    (void)snprintf(address, sizeof address, strchr(host, ':') ? "[%s]:%s" : "%s:%s",
-                   host[0] ? host : "0.0.0.0", port);
-    int bound = grpc_server_add_http2_port(servicer->server, address, credentials);
-    grpc_server_credentials_release(credentials);
-    if (bound)
+    int bound = rk_tls_listen(&servicer->tls, servicer->server, host, port, error);
+    if (bound != 0)
         return bound;
     (void)snprintf(error, RK_ERROR_MAX,
-                   "cannot listen on %s with TLS: is the port taken, or do certificate and key not fit?",
-                   address);
+                   strchr(host, ':') ? "cannot listen on [%s]:%s with TLS: is the port taken?"
+                                     : "cannot listen on %s:%s with TLS: is the port taken?",
+                   host[0] ? host : "0.0.0.0", port);
     return -EADDRINUSE;
 }
 
@@ -407,7 +398,7 @@ int rk_servicer_listen(rk_servicer *servicer, const char *address, char error[RK
     int result = split_address(address, host, port, error);
     if (result < 0)
         return result;
-    if (wants_tls(&servicer->config))
+    if (servicer->tls.server)
         return listen_tls(servicer, host, port, error);
     return rk_acceptor_listen(servicer->acceptor, host, port, address, error);
 }
@@ -447,6 +438,8 @@ int rk_servicer_start(rk_servicer *servicer, char error[RK_ERROR_MAX]) {
         result = rk_acceptor_start(servicer->acceptor);
     if (result == 0)
         result = rk_scrape_start(servicer);
+    if (result == 0)
+        result = rk_tls_start(&servicer->tls);
     if (result < 0) {
         (void)snprintf(error, RK_ERROR_MAX, "cannot start the servicer: %s", strerror(-result));
         rk_servicer_stop(servicer);
@@ -585,6 +578,7 @@ void rk_servicer_stop(rk_servicer *servicer) {
         rk_servicer_drain(servicer);
         rk_acceptor_stop(servicer->acceptor);
         rk_scrape_stop(servicer);
+        rk_tls_stop(&servicer->tls);
         end_open_calls(servicer);
         if (servicer->links) {
             rk_peers_stop(servicer->links->peers, rk_now_ms());
@@ -634,6 +628,7 @@ void rk_servicer_free(rk_servicer *servicer) {
     destroy_server(servicer);
     rk_scrape_stop(servicer); /* one that was never started */
     rk_links_free(servicer);
+    rk_tls_free(&servicer->tls);
     remove_unix_paths(servicer);
     rk_acceptor_free(servicer->acceptor);
     free(servicer->pollers);

@@ -84,6 +84,7 @@ typedef enum rk_key_type {
     X(TEXT, tls_key, "", 0, 0, "", "", "its private key, PEM")                                               \
     X(TEXT, tls_client_ca, "", 0, 0, "", "",                                                                 \
       "who may have signed a client's certificate, PEM; clients without one are refused")                    \
+    X(CHOICE, tls_min_version, "1.2", 0, 0, "1.2|1.3", "", "least TLS version of listeners and of links")    \
     X(INT, metrics_port, -1, -1, 65535, "", "port",                                                          \
       "serve Prometheus metrics by HTTP at /metrics; 0: any free port; -1: do not")                          \
     X(TEXT, metrics_host, "", 0, 0, "", "", "address the metrics are served on; empty: the worker's host")   \
