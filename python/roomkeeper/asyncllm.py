@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -95,6 +96,7 @@ class AsyncLLMEngine:
         self._pulse = Pulse(async_llm)
         args = getattr(async_llm, "server_args", None)
         self._deltas = bool(getattr(args, "stream_output", False))
+        self._reasoning_parser = str(getattr(args, "reasoning_parser", None) or "")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._live: dict[int, list[_Request]] = {}
         self._step: list[tuple[_Request, dict[str, Any]]] = []
@@ -274,6 +276,8 @@ class AsyncLLMEngine:
         if request.choice and "seed" in sampling:
             # Choices that share a seed would say the same: each gets the next one.
             sampling["seed"] += request.choice
+        if self._reasoning_parser and "json_schema" in sampling:
+            _let_it_reason(sampling, self._reasoning_parser)
         fields: dict[str, Any] = {
             "input_ids": submission.input_ids,
             "sampling_params": sampling,
@@ -391,6 +395,25 @@ class AsyncLLMEngine:
 def _is_final(output: object) -> bool:
     meta = output.get("meta_info") if isinstance(output, dict) else None
     return isinstance(meta, dict) and meta.get("finish_reason") is not None
+
+
+def _let_it_reason(sampling: dict[str, Any], parser: str) -> None:
+    """Makes a JSON schema a structural tag, where the engine has one for its reasoning parser.
+
+    The schema is then for the answer and not for the thought before it.
+    """
+    if "tokenspeed" not in sys.modules:
+        return
+    try:
+        from tokenspeed.runtime.grammar.reasoning_structural_tag import (
+            structural_tag_for_reasoning_json_schema,
+        )
+    except ImportError:
+        return  # a release without
+    tag = structural_tag_for_reasoning_json_schema(parser, json.loads(sampling["json_schema"]))
+    if tag is not None:
+        del sampling["json_schema"]
+        sampling["structural_tag"] = tag
 
 
 def _default_request_class() -> Callable[..., Any]:

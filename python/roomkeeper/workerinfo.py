@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import logging
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ from typing import Any, get_args
 from roomkeeper.engine import Role, WorkerInfo
 from roomkeeper.multimodal import IMAGE, VIDEO, modalities_of
 
+_log = logging.getLogger("roomkeeper")
 #: A key that holds a credential, not one that merely counts or names tokens (eos_token_id).
 _SECRET_KEY = re.compile(
     r"(^|_)token$|api_?key|(access|private|secret|encryption)_?key|secret|passw(or)?d|passphrase"
@@ -113,12 +115,22 @@ def describe_server_args(server_args: Any, async_llm: Any = None, ranks: int = 1
     # TokenSpeed starts every grammar at the first generated token.
     fields["constrained_decoding_start"] = "first_token"
     _describe_grammar(server_args, fields)
-    advertise = getattr(async_llm, "rl_advertisement", None)
-    if callable(advertise):
-        fields.update(advertise())
+    fields.update(_rl_labels(async_llm))
     safe = json_safe(fields)
     assert isinstance(safe, dict)
     return safe
+
+
+def _rl_labels(async_llm: Any) -> dict[str, Any]:
+    """The engine's ``rl.*`` labels; a probe that fails costs no more than these."""
+    advertise = getattr(async_llm, "rl_advertisement", None)
+    if not callable(advertise):
+        return {}
+    try:
+        return dict(advertise())
+    except Exception:
+        _log.warning("rl_advertisement failed: there are no rl.* labels", exc_info=True)
+        return {}
 
 
 def _describe_grammar(server_args: Any, fields: dict[str, Any]) -> None:

@@ -91,6 +91,8 @@ static void put_json(rk_buf *out, const rk_log *log, rk_log_level level, const c
         put_quoted(out, log->name);
     }
     for (unsigned i = 0; i < count; i++) {
+        if (!fields[i].key)
+            continue;
         rk_buf_append(out, ",", 1);
         put_quoted(out, fields[i].key);
         rk_buf_append(out, ":", 1);
@@ -112,6 +114,8 @@ static void put_text(rk_buf *out, const rk_log *log, rk_log_level level, const c
     (void)rk_utf8_clean(clean, sizeof clean, message, strlen(message));
     rk_buf_printf(out, ": %s", clean);
     for (unsigned i = 0; i < count; i++) {
+        if (!fields[i].key)
+            continue;
         rk_buf_printf(out, " %s=", fields[i].key);
         if (!fields[i].text)
             rk_buf_printf(out, "%lld", (long long)fields[i].number);

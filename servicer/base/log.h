@@ -22,7 +22,7 @@ typedef struct rk_log {
 int rk_log_level_of(const char *word);
 
 typedef struct rk_field {
-    const char *key;  /* static */
+    const char *key;  /* static; NULL: the field is left out */
     const char *text; /* NULL: `number` is meant */
     int64_t number;
 } rk_field;
@@ -32,6 +32,8 @@ static inline rk_field rk_field_text(const char *key, const char *text) {
 }
 
 #define RK_FIELD_TEXT(key, value) rk_field_text((key), (value))
+/* Left out where the text is empty. */
+#define RK_FIELD_IF(key, value) rk_field_text((value)[0] ? (key) : NULL, (value))
 #define RK_FIELD_INT(key, value) ((rk_field){(key), NULL, (int64_t)(value)})
 
 /* rk_log_event(log, RK_LOG_INFO, "room ended", RK_FIELD_INT("room", room), …) — one write(2) of one line:

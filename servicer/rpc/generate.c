@@ -307,7 +307,7 @@ static void log_end(rk_generate *g, const rk_effect *effect) {
                  RK_FIELD_TEXT("role", rk_role_name(servicer->rooms.role)), RK_FIELD_TEXT("peer", peer),
                  RK_FIELD_TEXT("cause", rk_cause_name(effect->cause)),
                  RK_FIELD_TEXT("twin_cause", twins ? rk_cause_name(effect->twin_cause) : ""),
-                 RK_FIELD_TEXT("code", rk_code_name(effect->code)));
+                 RK_FIELD_TEXT("code", rk_code_name(effect->code)), RK_FIELD_IF("trace_id", g->trace_id));
 }
 
 /* Nothing can be written any more: the client has gone, or its deadline has passed. */
@@ -467,7 +467,8 @@ static void admit(rk_generate *g) {
         int result = servicer->ops->submit(servicer->engine, &submission);
         if (result < 0) {
             rk_log_event(&servicer->log, RK_LOG_ERROR, "the engine did not take a request",
-                         RK_FIELD_TEXT("request", id), RK_FIELD_TEXT("error", strerror(-result)));
+                         RK_FIELD_TEXT("request", id), RK_FIELD_TEXT("error", strerror(-result)),
+                         RK_FIELD_IF("trace_id", g->trace_id));
             rk_ledger_submit_failed(servicer->ledger, rk_now_ms(), g->handle, &fx);
         }
     }
@@ -605,7 +606,7 @@ static void refuse(rk_generate *g, const rk_verdict *verdict) {
     rk_log_event(&servicer->log, RK_LOG_DEBUG, "leg refused",
                  RK_FIELD_TEXT("request", g->request->request_id.data),
                  RK_FIELD_INT("room", g->request->has_bootstrap ? g->request->bootstrap_room : -1),
-                 RK_FIELD_TEXT("cause", rk_cause_name(verdict->cause)));
+                 RK_FIELD_TEXT("cause", rk_cause_name(verdict->cause)), RK_FIELD_IF("trace_id", g->trace_id));
     set_end(g, &status, verdict->retry);
 }
 
@@ -663,6 +664,8 @@ void rk_generate_handle(rk_call *call, const uint8_t *bytes, size_t size) {
     g->post.run = effects_posted;
     atomic_init(&g->posted, 0);
     atomic_fetch_add(&servicer->open_generates, 1);
+    if (call->metadata && !rk_trace_read(call->metadata, g->trace_id))
+        atomic_fetch_add(&servicer->bad_traces, 1);
     rk_status status;
     if (servicer->rooms.role == RK_ROLE_ENCODE) {
         rk_inputs_discard(call, bytes, size, false);

@@ -5,6 +5,7 @@
 #include "base/utf8.h"
 #include "rpc/choice.h"
 #include "rpc/internal.h"
+#include "rpc/trace.h"
 
 #define RK_REQUEST_ID_MAX 512
 
@@ -19,6 +20,7 @@ typedef struct rk_mark {
 struct rk_generate {
     rk_call call; /* must stay first */
     rk_request *request;
+    char trace_id[RK_TRACE_ID_SIZE]; /* "": none */
     uint64_t handle;
     uint32_t peer;    /* decode: the peer that has the other leg; 0: none */
     int32_t rank;     /* DP rank for the engine; written by whoever posts ADMIT, before the bit */

@@ -265,7 +265,11 @@ static void accepted(rk_tag *tag, rk_poller *poller, bool ok) {
     call->connection = connection_of(servicer, accept->call);
     atomic_fetch_add(&servicer->live_calls, 1);
     rk_call_watch_close(call);
+    call->metadata = &accept->metadata;
+    rk_call_ref(call); /* the handler may drop its own */
     dispatch(call, accept);
+    call->metadata = NULL;
+    rk_call_unref(call);
     accept_free(accept);
 }
 

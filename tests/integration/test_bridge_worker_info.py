@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -111,6 +112,24 @@ def test_no_secret_leaves_and_nothing_else_is_lost(monkeypatch: pytest.MonkeyPat
     assert described["pairing_protocol"] == "pair-1"
     assert described["engine_reasoning_parser"] == "qwen3"
     assert "grammar_backend" not in described
+
+
+def test_rl_labels_are_the_engines_and_a_failing_probe_costs_only_these(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = {"rl.control_url": "http://h:1", "rl.pause": "true"}
+    engine = SimpleNamespace(rl_advertisement=lambda: labels)
+    described = describe_server_args(Args(), engine)
+    assert {key: described[key] for key in labels} == labels
+
+    def fails() -> dict[str, str]:
+        raise RuntimeError("no control plane")
+
+    monkeypatch.setattr(logging.getLogger("roomkeeper"), "propagate", True)
+    described = describe_server_args(Args(), SimpleNamespace(rl_advertisement=fails))
+    assert described["eos_token_id"] == 2
+    assert not [key for key in described if key.startswith("rl.")]
+    assert "rl_advertisement failed" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -374,15 +374,16 @@ def test_an_over_long_prompt_is_refused_on_both_legs_before_submission(role: str
         assert worker.servicer.counts()["legs"]["admitted"] == 0
 
 
+@pytest.mark.parametrize("field", ["json_schema", "structural_tag"])
 @pytest.mark.parametrize("schema", ["{", "", "{'a': 1}", '{"a": 1} x', "nope", '"\\u12"'])
-def test_a_schema_that_is_no_json_is_refused_beside_a_live_stream(schema: str) -> None:
+def test_a_schema_that_is_no_json_is_refused_beside_a_live_stream(schema: str, field: str) -> None:
     """sgl-project/sglang#4574, vllm-project/vllm#47312: a bad schema took the engine down."""
     with by_hand() as worker:
         live, leg = worker.admitted("live")
         leg.output([1])
         made = request("bad")
-        made.sampling_params.json_schema = schema
-        assert "json_schema is not JSON" in _refused(worker, made)
+        setattr(made.sampling_params, field, schema)
+        assert f"{field} is not JSON" in _refused(worker, made)
         leg.output([2], "length")
         assert live.end().name == "OK"
         assert len(worker.engine.legs) == 1

@@ -295,6 +295,9 @@ static const struct {
     {S(JSON_SCHEMA), "", "sampling_params.json_schema is not JSON: a value is missing at byte 0 of 0"},
     {S(JSON_SCHEMA), "{} {}",
      "sampling_params.json_schema is not JSON: something follows the value at byte 3 of 5"},
+    {S(STRUCTURAL_TAG), "{\"format\":{}}", NULL},
+    {S(STRUCTURAL_TAG), "{",
+     "sampling_params.structural_tag is not JSON: a string is missing at byte 1 of 1"},
 };
 
 START_TEST(a_constraint_that_cannot_be_one_is_refused_here) {

@@ -163,12 +163,13 @@ static rk_code check_constraint(const rk_ts_draft *draft, rk_status *status) {
     size_t size = rk_wire_size(draft->constraint);
     if (draft->sampling.constraint == RK_CONSTRAINT_REGEX && size == 0)
         return refuse(status, "sampling_params.regex is empty; send an expression, or leave it out");
-    if (draft->sampling.constraint != RK_CONSTRAINT_JSON_SCHEMA)
+    bool schema = draft->sampling.constraint == RK_CONSTRAINT_JSON_SCHEMA;
+    if (!schema && draft->sampling.constraint != RK_CONSTRAINT_STRUCTURAL_TAG)
         return RK_OK;
     const char *fault = rk_json_fault((const char *)draft->constraint.at, size, &at);
     if (fault)
-        return refuse(status, "sampling_params.json_schema is not JSON: %s at byte %zu of %zu", fault, at,
-                      size);
+        return refuse(status, "sampling_params.%s is not JSON: %s at byte %zu of %zu",
+                      schema ? "json_schema" : "structural_tag", fault, at, size);
     return RK_OK;
 }
 
