@@ -17,9 +17,11 @@ static const rk_dialect *const dialect = &rk_dialect_tokenspeed;
 START_TEST(the_dialect_names_its_service_and_methods) {
     ck_assert_str_eq(dialect->name, "tokenspeed");
     ck_assert_str_eq(dialect->service, "tokenspeed.grpc.scheduler.TokenSpeedScheduler");
+    ck_assert_str_eq(dialect->encode_service, "tokenspeed.grpc.encoder.TokenSpeedEncoder");
     for (int i = 0; i < RK_METHODS; i++) {
+        const char *service = i == RK_METHOD_ENCODE ? dialect->encode_service : dialect->service;
         ck_assert_ptr_nonnull(dialect->methods[i]);
-        ck_assert_int_eq(strncmp(dialect->methods[i] + 1, dialect->service, strlen(dialect->service)), 0);
+        ck_assert_int_eq(strncmp(dialect->methods[i] + 1, service, strlen(service)), 0);
     }
     ck_assert_str_eq(dialect->methods[RK_METHOD_GET_LOADS],
                      "/tokenspeed.grpc.scheduler.TokenSpeedScheduler/GetLoads");
