@@ -51,6 +51,10 @@ static const rk_info_key keys[] = {
     ROW(multimodal_encoder_dtype, RK_INFO_TEXT),
     ROW(engine_version, RK_INFO_TEXT),
     ROW(constrained_decoding, RK_INFO_TEXT),
+    ROW(kv_endpoint, RK_INFO_TEXT),
+    ROW(kv_replay_endpoint, RK_INFO_TEXT),
+    ROW(kv_topic, RK_INFO_TEXT),
+    ROW(kv_replay_batches, RK_INFO_U32),
 };
 
 static int read_text(PyObject *object, const char **text) {

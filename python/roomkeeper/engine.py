@@ -54,6 +54,13 @@ class WorkerInfo:
     # GetServerInfo
     engine_version: str = ""
     constrained_decoding: str = ""
+    # SubscribeKvEvents
+    #: Where rank 0 publishes by ZeroMQ, as the publisher has it; empty: nothing is published.
+    kv_endpoint: str = ""
+    kv_replay_endpoint: str = ""
+    kv_topic: str = ""
+    #: Batches that the publisher keeps for replays.
+    kv_replay_batches: int = 0
     #: JSON-safe, secrets already taken out.
     server_args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     scheduler_info: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from roomkeeper import kvevents
 from roomkeeper.engine import Role, WorkerInfo
 from roomkeeper.multimodal import IMAGE, VIDEO, modalities_of
 
@@ -52,6 +53,7 @@ def worker_info_from(
     model_path = _text(server_args, "model", "model_path")
     max_context = _count(getattr(async_llm, "context_len", None))
     modalities = modalities_of(model)
+    kv = kvevents.config_of(server_args)
     return WorkerInfo(
         role=role,
         ranks=ranks,
@@ -81,6 +83,10 @@ def worker_info_from(
         multimodal_encoder_dtype=_dtype(model),
         engine_version=engine_version(),
         constrained_decoding=_constrained_decoding(server_args, model),
+        kv_endpoint=kv.endpoint if kv else "",
+        kv_replay_endpoint=kv.replay_endpoint if kv else "",
+        kv_topic=kv.topic if kv else "",
+        kv_replay_batches=kv.buffer_steps if kv else 0,
         server_args=describe_server_args(server_args, async_llm, ranks),
         scheduler_info=describe_scheduler(info),
     )

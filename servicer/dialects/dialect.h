@@ -87,7 +87,8 @@ typedef struct rk_load_row {
     uint32_t waiting;
     uint32_t window;
     rk_engine_load engine;
-    bool engine_fresh; /* the engine numbers are known and not older than 5 s */
+    uint64_t engine_age_ms; /* of the engine numbers */
+    bool engine_fresh;      /* the engine numbers are known and not older than 5 s */
 } rk_load_row;
 
 typedef struct rk_server_state {
@@ -101,6 +102,20 @@ typedef struct rk_server_state {
     const char *weight_version;
 } rk_server_state;
 
+/* SubscribeKvEvents. */
+typedef struct rk_kv_query {
+    uint64_t start;  /* 0: the current state */
+    bool load_first; /* load records before the first batch too */
+} rk_kv_query;
+
+/* What is said of a load beyond the row. */
+typedef struct rk_load_stamp {
+    uint64_t sample; /* of the stream, from 1 */
+    bool only;       /* the batch carries nothing else */
+    bool telemetry;  /* also what no routing looks at */
+    uint32_t age_ms; /* of the engine's numbers */
+} rk_load_stamp;
+
 /* The RPCs of a generation service, as the rpc layer tells them apart. */
 typedef enum rk_method {
     RK_METHOD_GENERATE,
@@ -113,6 +128,7 @@ typedef enum rk_method {
     RK_METHOD_START_PROFILE,
     RK_METHOD_STOP_PROFILE,
     RK_METHOD_GET_TOKENIZER,
+    RK_METHOD_SUBSCRIBE_KV_EVENTS,
     RK_METHOD_ENCODE, /* of the encode service; served by encode workers alone */
     RK_METHODS,
 } rk_method;
@@ -145,6 +161,8 @@ typedef struct rk_dialect {
     rk_code (*decode_flush)(const uint8_t *bytes, size_t size, rk_value **argument, rk_status *status);
     rk_code (*decode_profile)(const uint8_t *bytes, size_t size, rk_value **argument, rk_status *status);
 
+    rk_code (*decode_kv)(const uint8_t *bytes, size_t size, rk_kv_query *query, rk_status *status);
+
     void (*encode_chunk)(rk_buf *out, const rk_text *request_id, const rk_tokens *tokens);
     void (*encode_complete)(rk_buf *out, const rk_text *request_id, const rk_completion *completion);
     void (*encode_abort)(rk_buf *out, bool success, const char *message);
@@ -152,6 +170,8 @@ typedef struct rk_dialect {
     /* A piece of the archive; `sha256` NULL but on the last one. */
     void (*encode_tokenizer)(rk_buf *out, const uint8_t *bytes, size_t size, const char *sha256);
     void (*encode_accepted)(rk_buf *out, bool accepted); /* Encode */
+    /* The `load` of a KvEventBatch, to be appended to its bytes. */
+    void (*encode_kv_load)(rk_buf *out, const rk_load_row *row, const rk_load_stamp *stamp);
     void (*encode_health)(rk_buf *out, bool healthy, const char *message);
     void (*encode_model_info)(rk_buf *out, const rk_worker_info *info, const char *weight_version);
     void (*encode_server_info)(rk_buf *out, const rk_server_state *state);

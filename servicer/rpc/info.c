@@ -55,6 +55,9 @@ static void keep_all(rk_info *info, const rk_worker_info *from, bool *failed) {
     to->multimodal_encoder_dtype = keep_text(info, from->multimodal_encoder_dtype, failed);
     to->engine_version = keep_text(info, from->engine_version, failed);
     to->constrained_decoding = keep_text(info, from->constrained_decoding, failed);
+    to->kv_endpoint = keep_text(info, from->kv_endpoint, failed);
+    to->kv_replay_endpoint = keep_text(info, from->kv_replay_endpoint, failed);
+    to->kv_topic = keep_text(info, from->kv_topic, failed);
     to->eos_token_ids = keep_numbers(info, from->eos_token_ids, from->eos_token_id_count, failed);
     to->modalities = keep_numbers(info, from->modalities, from->modality_count, failed);
     keep_architectures(info, from, failed);

@@ -154,6 +154,26 @@ void rk_tokenizer_handle(rk_call *call, const uint8_t *bytes, size_t size);
 size_t rk_tokenizer_size(void);
 
 void rk_encode_handle(rk_call *call, const uint8_t *bytes, size_t size);
+/* KV events: kv_call.c. */
+void rk_kv_handle(rk_call *call, const uint8_t *bytes, size_t size);
+size_t rk_kv_call_size(void);
+int rk_kv_new(rk_servicer *servicer, char error[RK_ERROR_MAX]); /* no feed where there is no publisher */
+int rk_kv_start(rk_servicer *servicer);
+void rk_kv_tick(rk_servicer *servicer, uint64_t now); /* heartbeats, and who takes nothing. Clock thread */
+void rk_kv_end(rk_servicer *servicer);                /* ends all subscriptions; also those that come later */
+void rk_kv_stop(rk_servicer *servicer);               /* the feed's thread; the last call has been freed */
+void rk_kv_free(rk_servicer *servicer);
+typedef struct rk_kv_hub_counts {
+    uint64_t subscribers;
+    uint64_t slow; /* ended because they did not read */
+} rk_kv_hub_counts;
+struct rk_kv_feed *rk_kv_hub_read(const rk_servicer *servicer, rk_kv_hub_counts *counts); /* NULL: no feed */
+
+/* ---- loads ---- */
+
+void rk_load_fill(rk_servicer *servicer, rk_load_row *row, const rk_rank_counts *counts, uint32_t held,
+                  uint64_t now);
+bool rk_load_read(rk_servicer *servicer, uint32_t rank, uint64_t now, rk_load_row *row);
 
 void rk_unary_handle(rk_call *call, const uint8_t *bytes, size_t size);
 
@@ -278,6 +298,7 @@ struct rk_servicer {
     struct rk_scrape *scrape; /* NULL: metrics are not served by HTTP */
     struct rk_links *links;   /* NULL: no room of this worker is ever linked */
     rk_tls tls;
+    struct rk_kv_hub *kv;     /* who subscribes to KV events; NULL: the engine publishes none */
     rk_list unix_paths;
 
     pthread_rwlock_t gate;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "kv_feed/feed.h"
 #include "observe/prometheus.h"
 #include "rpc/links.h"
 
@@ -215,6 +216,87 @@ static void write_tls(rk_servicer *servicer, rk_buf *out) {
                   (double)counts[i].expires_seconds);
 }
 
+/* ---- KV events ---- */
+
+typedef struct kv_family {
+    const char *name;
+    const char *type;
+    const char *help;
+    double (*value)(const rk_kv_feed_counts *counts);
+} kv_family;
+
+static double kv_connected(const rk_kv_feed_counts *c) {
+    return c->connected;
+}
+static double kv_batches(const rk_kv_feed_counts *c) {
+    return (double)c->batches.batches;
+}
+static double kv_blocks(const rk_kv_feed_counts *c) {
+    return (double)c->batches.blocks;
+}
+static double kv_gaps(const rk_kv_feed_counts *c) {
+    return (double)c->batches.gaps;
+}
+static double kv_lost(const rk_kv_feed_counts *c) {
+    return (double)c->batches.lost;
+}
+static double kv_restarts(const rk_kv_feed_counts *c) {
+    return (double)c->batches.restarts;
+}
+static double kv_forgotten(const rk_kv_feed_counts *c) {
+    return (double)c->batches.forgotten;
+}
+static double kv_malformed(const rk_kv_feed_counts *c) {
+    return (double)(c->malformed_messages + c->batches.malformed_batches + c->batches.malformed_events);
+}
+static double kv_replays(const rk_kv_feed_counts *c) {
+    return (double)c->replays;
+}
+static double kv_replays_failed(const rk_kv_feed_counts *c) {
+    return (double)c->replays_failed;
+}
+static double kv_bytes(const rk_kv_feed_counts *c) {
+    return (double)(c->batches.history_bytes + c->batches.record_bytes);
+}
+
+static const kv_family kv_families[] = {
+    {"roomkeeper_kv_connected", "gauge", "1 while the rank's publisher of KV events is connected.",
+     kv_connected},
+    {"roomkeeper_kv_batches_total", "counter", "Batches of KV events read.", kv_batches},
+    {"roomkeeper_kv_blocks", "gauge", "Blocks that the rank's cache is known to hold.", kv_blocks},
+    {"roomkeeper_kv_gaps_total", "counter", "Times that batches were missing for good.", kv_gaps},
+    {"roomkeeper_kv_lost_batches_total", "counter", "Batches that were missing for good.", kv_lost},
+    {"roomkeeper_kv_restarts_total", "counter", "Times that the publisher began anew.", kv_restarts},
+    {"roomkeeper_kv_forgotten_total", "counter", "Times that the record of blocks was over its bound.",
+     kv_forgotten},
+    {"roomkeeper_kv_malformed_total", "counter", "Messages, batches and events that cannot be read.",
+     kv_malformed},
+    {"roomkeeper_kv_replays_total", "counter", "Replays asked of the publisher.", kv_replays},
+    {"roomkeeper_kv_replays_failed_total", "counter", "Of these, those not answered in time.",
+     kv_replays_failed},
+    {"roomkeeper_kv_bytes", "gauge", "Memory of the history and the record of KV events.", kv_bytes},
+};
+
+static void write_kv(const rk_servicer *servicer, rk_buf *out) {
+    rk_kv_hub_counts hub;
+    rk_kv_feed *feed = rk_kv_hub_read(servicer, &hub);
+    uint32_t ranks = feed ? servicer->rooms.ranks : 0;
+    one(out, "roomkeeper_kv_subscribers", "gauge", "Subscriptions to KV events.", (double)hub.subscribers);
+    one(out, "roomkeeper_kv_slow_total", "counter", "Subscribers ended because they did not read.",
+        (double)hub.slow);
+    for (size_t f = 0; f < sizeof kv_families / sizeof kv_families[0]; f++) {
+        const kv_family *family = &kv_families[f];
+        rk_family(out, family->name, family->type, family->help);
+        for (uint32_t i = 0; i < ranks; i++) {
+            char rank[12];
+            rk_kv_feed_counts counts;
+            rk_kv_feed_read(feed, i, &counts);
+            (void)snprintf(rank, sizeof rank, "%" PRIu32, i);
+            rk_sample(out, family->name, &(rk_label){"rank", rank}, 1, family->value(&counts));
+        }
+    }
+}
+
 char *rk_servicer_metrics(rk_servicer *servicer, size_t *size) {
     rk_buf out = RK_BUF_INIT;
     uint64_t now = rk_now_ms();
@@ -224,6 +306,7 @@ char *rk_servicer_metrics(rk_servicer *servicer, size_t *size) {
     write_ledger(servicer, &out);
     write_links(servicer, &out, now);
     write_tls(servicer, &out);
+    write_kv(servicer, &out);
     rk_buf_append(&out, "", 1);
     if (out.failed) {
         rk_buf_free(&out);

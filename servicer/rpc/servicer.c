@@ -258,7 +258,7 @@ rk_servicer *rk_servicer_new(const rk_config *config, const rk_worker_info *info
         return NULL;
     }
     if (rk_tls_init(&servicer->tls, &servicer->config, &servicer->log, error) < 0 ||
-        rk_links_new(servicer, error) < 0) {
+        rk_links_new(servicer, error) < 0 || rk_kv_new(servicer, error) < 0) {
         rk_servicer_free(servicer);
         return NULL;
     }
@@ -433,6 +433,8 @@ int rk_servicer_start(rk_servicer *servicer, char error[RK_ERROR_MAX]) {
     if (result == 0)
         result = rk_pollers_start(servicer, error);
     if (result == 0)
+        result = rk_kv_start(servicer);
+    if (result == 0)
         result = rk_clock_start(servicer);
     if (result == 0)
         result = rk_acceptor_start(servicer->acceptor);
@@ -512,6 +514,7 @@ static void end_open_calls(rk_servicer *servicer) {
     rk_effects_run(servicer, &fx, NULL);
     rk_query_expire(servicer, UINT64_MAX);
     rk_watchers_end(servicer);
+    rk_kv_end(servicer);
 }
 
 typedef struct rk_shutdown {
@@ -588,6 +591,7 @@ void rk_servicer_stop(rk_servicer *servicer) {
         rk_acceptor_drop(
             servicer->acceptor); /* a stopped servicer may live on for long, without descriptors */
         rk_clock_stop(servicer);
+        rk_kv_stop(servicer);
     }
     if (was != RK_LIFE_STOPPED)
         close_gate(servicer);
@@ -629,6 +633,7 @@ void rk_servicer_free(rk_servicer *servicer) {
     rk_scrape_stop(servicer); /* one that was never started */
     rk_links_free(servicer);
     rk_tls_free(&servicer->tls);
+    rk_kv_free(servicer);
     remove_unix_paths(servicer);
     rk_acceptor_free(servicer->acceptor);
     free(servicer->pollers);

@@ -15,6 +15,8 @@ static uint64_t pause_ms(rk_servicer *servicer, uint64_t now) {
     uint64_t due = rk_ledger_next_deadline(servicer->ledger);
     double stall = servicer->config.stall_seconds * 1000 / 4;
     uint64_t longest = stall < 1 ? 1 : stall > 200 ? 200 : (uint64_t)stall;
+    if (servicer->kv && longest > 100)
+        longest = 100;
     if (servicer->links && longest > 50)
         longest = 50;
     if (due == UINT64_MAX)
@@ -47,6 +49,7 @@ static void tick(rk_servicer *servicer) {
     rk_query_expire(servicer, now);
     rk_health_update(servicer, now);
     rk_links_tick(servicer, now);
+    rk_kv_tick(servicer, now);
 }
 
 static void *clock_main(void *arg) {

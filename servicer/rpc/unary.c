@@ -13,7 +13,7 @@
 #include "rpc/generate.h"
 
 #define PROBE_MS 20000      /* the contract's bound of a health probe */
-#define HEARD_FRESH_MS 5000 /* the engine has been heard from: no probe needed; older loads are stale */
+#define HEARD_FRESH_MS 5000 /* the engine has been heard from: no probe needed */
 #define PAUSED_MS 1000      /* GetServerInfo waits so long for is_paused */
 
 static void reply_health(rk_call *call, bool healthy, const char *message) {
@@ -178,44 +178,6 @@ static void timestamp(char *text, size_t size) {
     (void)snprintf(text, size, "%s.%06ld+00:00", seconds, now.tv_nsec / 1000);
 }
 
-static void copy_engine_load(rk_servicer *servicer, rk_load_row *row, uint64_t now) {
-    row->engine = (rk_engine_load){.rank = row->rank,
-                                   .running = -1,
-                                   .waiting = -1,
-                                   .used_tokens = -1,
-                                   .max_total_tokens = -1,
-                                   .token_usage = -1,
-                                   .active_token_usage = -1,
-                                   .gen_throughput = -1,
-                                   .cache_hit_rate = -1};
-    (void)pthread_mutex_lock(&servicer->engine_lock);
-    bool fresh = servicer->loads_ms > 0 && now - servicer->loads_ms <= HEARD_FRESH_MS;
-    for (size_t i = 0; fresh && i < servicer->load_count; i++) {
-        if (servicer->loads[i].rank == row->rank) {
-            row->engine = servicer->loads[i];
-            row->engine_fresh = true;
-        }
-    }
-    (void)pthread_mutex_unlock(&servicer->engine_lock);
-}
-
-/* Running and waiting from our own state. What is in the engine beyond its window (possible only where
- * nothing is gated) waits there, so it is counted as waiting. */
-static void fill_row(rk_servicer *servicer, rk_load_row *row, const rk_rank_counts *counts, uint32_t held,
-                     uint64_t now) {
-    uint32_t window = servicer->config.report_window ? servicer->rooms.window : 0;
-    uint32_t running = counts->running;
-    uint32_t overflow = 0;
-    if (servicer->rooms.window > 0 && running > servicer->rooms.window) {
-        overflow = running - servicer->rooms.window;
-        running = servicer->rooms.window;
-    }
-    row->running = running;
-    row->waiting = counts->waiting_slots + overflow + held;
-    row->window = window;
-    copy_engine_load(servicer, row, now);
-}
-
 static void handle_loads(rk_call *call, const uint8_t *bytes, size_t size) {
     rk_servicer *servicer = call->servicer;
     rk_loads_query query;
@@ -239,7 +201,7 @@ static void handle_loads(rk_call *call, const uint8_t *bytes, size_t size) {
             if (query.has_rank && query.rank != (int32_t)i)
                 continue;
             rows[count].rank = (int32_t)i;
-            fill_row(servicer, &rows[count], &counts[i], i == 0 ? all.held : 0, now);
+            rk_load_fill(servicer, &rows[count], &counts[i], i == 0 ? all.held : 0, now);
             count++;
         }
         char text[64];
@@ -272,6 +234,7 @@ const rk_method_def *rk_dialect_method(rk_method method, rk_method_def *def) {
         [RK_METHOD_STOP_PROFILE] = {rk_stop_profile_handle, rk_asked_size},
         [RK_METHOD_GET_TOKENIZER] = {rk_tokenizer_handle, rk_tokenizer_size},
         [RK_METHOD_ENCODE] = {rk_encode_handle, NULL},
+        [RK_METHOD_SUBSCRIBE_KV_EVENTS] = {rk_kv_handle, rk_kv_call_size},
     };
     *def = (rk_method_def){
         .call_size = table[method].size ? table[method].size() : sizeof(rk_call),

@@ -89,6 +89,8 @@ rk_code rk_ts_decode_empty(const uint8_t *bytes, size_t size, rk_status *status)
 rk_code rk_ts_decode_loads(const uint8_t *bytes, size_t size, rk_loads_query *query, rk_status *status);
 rk_code rk_ts_decode_flush(const uint8_t *bytes, size_t size, rk_value **argument, rk_status *status);
 rk_code rk_ts_decode_profile(const uint8_t *bytes, size_t size, rk_value **argument, rk_status *status);
+rk_code rk_ts_decode_kv(const uint8_t *bytes, size_t size, rk_kv_query *query, rk_status *status);
+void rk_ts_encode_kv_load(rk_buf *out, const rk_load_row *row, const rk_load_stamp *stamp);
 void rk_ts_encode_outcome(rk_buf *out, bool success, const char *message);
 void rk_ts_encode_tokenizer(rk_buf *out, const uint8_t *bytes, size_t size, const char *sha256);
 void rk_ts_encode_chunk(rk_buf *out, const rk_text *request_id, const rk_tokens *tokens);

@@ -88,6 +88,12 @@ typedef enum rk_key_type {
     X(INT, metrics_port, -1, -1, 65535, "", "port",                                                          \
       "serve Prometheus metrics by HTTP at /metrics; 0: any free port; -1: do not")                          \
     X(TEXT, metrics_host, "", 0, 0, "", "", "address the metrics are served on; empty: the worker's host")   \
+    X(INT, kv_history_bytes, 67108864, 65536, 17179869184, "", "bytes",                                      \
+      "KV events kept per rank for subscribers; one that falls behind further is ended")                     \
+    X(INT, kv_record_bytes, 268435456, 65536, 17179869184, "", "bytes",                                      \
+      "what is kept per rank of the cached blocks, to tell those who subscribe late")                        \
+    X(NUMBER, kv_stall_seconds, 30, 0.1, 86400, "", "s",                                                     \
+      "a subscriber of KV events that takes nothing for so long is ended")                                   \
     X(CHOICE, log_level, "info", 0, 0, "debug|info|warning|error", "", "what is logged")                     \
     X(CHOICE, log_format, "text", 0, 0, "text|json", "", "how it is logged")
 

@@ -44,6 +44,11 @@ typedef struct rk_worker_info {
     /* GetServerInfo */
     const char *engine_version;
     const char *constrained_decoding;
+    /* The engine's publisher of KV events; kv_endpoint NULL or "": there is none */
+    const char *kv_endpoint;        /* rank 0's, by ZeroMQ; the other ranks' ports follow */
+    const char *kv_replay_endpoint; /* NULL or "": it answers no replays */
+    const char *kv_topic;
+    uint32_t kv_replay_batches;     /* that it keeps for replays; 0: not known */
     const rk_value *server_args;    /* map, JSON-safe, secrets already redacted; may be NULL */
     const rk_value *scheduler_info; /* map; may be NULL */
 } rk_worker_info;
