@@ -110,7 +110,9 @@ static rk_kv_kind read_stored(rk_mp *left, size_t fields, rk_kv_event *event) {
         return RK_KV_UNUSABLE;
     event->block_tokens = (uint32_t)width.bits;
     bool fits = tokens % event->block_tokens == 0 && tokens / event->block_tokens == event->count;
-    return fits && is_chain(event) ? RK_KV_STORED : RK_KV_UNUSABLE;
+    if (!fits) /* an engine tells of the block that a prompt ends in, too */
+        return RK_KV_PARTIAL;
+    return is_chain(event) ? RK_KV_STORED : RK_KV_UNUSABLE;
 }
 
 static bool is_kind(const rk_mp_item *item, const char *kind) {

@@ -16,6 +16,7 @@ typedef enum rk_kv_kind {
     RK_KV_REMOVED,
     RK_KV_CLEARED,
     RK_KV_UNKNOWN,  /* a kind of a newer engine */
+    RK_KV_PARTIAL,  /* a store of blocks that are not full: nobody can route by them */
     RK_KV_UNUSABLE, /* a field is missing or makes no sense */
 } rk_kv_kind;
 

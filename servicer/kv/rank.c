@@ -149,6 +149,7 @@ static void take_event(rk_kv_rank *rank, uint64_t sequence, rk_kv_event *event) 
         rk_kv_record_clear(rank->record);
         break;
     case RK_KV_UNKNOWN:
+    case RK_KV_PARTIAL:
         break;
     case RK_KV_UNUSABLE:
         rank->counts.malformed_events++;

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 
 import grpc
 import pytest
 
 from harness.byhand import by_hand
-from harness.client import GUARD_S, WIRE, until
+from harness.client import GUARD_S, WIRE, Client, until
+from harness.process import standin
 from kv_support import BLOCK, Publisher, Subscription, free_ports, hashes, metric, stored, worker
 
 
@@ -295,3 +298,27 @@ def test_a_request_that_is_no_message_is_refused_by_name() -> None:
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "start_sequence_number" in raised.value.details()
     assert WIRE is not None
+
+
+def test_the_standin_publishes_what_its_schedulers_prefix_cache_does(tmp_path: Path) -> None:
+    pytest.importorskip("tokenspeed_scheduler", reason="only the C++ scheduler has a prefix cache")
+    base = free_ports(2)
+    config = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": f"tcp://*:{base}",
+        "replay_endpoint": f"tcp://*:{base + 1}",
+    }
+    flags = ("--kv-events-config", json.dumps(config), "--step-ms", "1", "--tokens", "2")
+    with standin(*flags) as process, Client(process.address) as client:
+        call = Subscription(client.scheduler)
+        client.generate("a", input_ids=list(range(40))).end()
+        blocks = [b for e in call.next().events for b in e.stored.blocks]
+        flushed = client.scheduler.FlushCache(
+            WIRE.message("smg.grpc.common.FlushCacheRequest")(timeout_s=5), timeout=GUARD_S
+        )
+        assert flushed.success
+        cleared = call.next()
+        while not any(e.HasField("cleared") for e in cleared.events):
+            cleared = call.next()
+    assert [list(b.token_ids) for b in blocks] == [list(range(16)), list(range(16, 32))]

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from roomkeeper import kvevents
 from roomkeeper.errors import RoomkeeperError
 from roomkeeper.standin.kv import PORT_OFFSET
 from roomkeeper.standin.plan import PAGE_TOKENS
@@ -82,6 +83,8 @@ class StandinArgs:
     multimodal: bool
     #: What config.json of the model directory says, as far as it is reported.
     model_config: dict[str, Any]
+    #: JSON, as TokenSpeed has it; None: nothing is published.
+    kv_events_config: str | None = None
     page_size: int = PAGE_TOKENS
     disaggregation_transfer_backend: str = "standin"
     weight_version: str = "default"
@@ -197,6 +200,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--faults", action="store_true", help="prompts may ask for faults, see docs/standin.md")
     add("--trace", default="", metavar="FILE", help="a JSON line for what becomes of each request")
+    add(
+        "--kv-events-config",
+        metavar="JSON",
+        help="publish the prefix cache's events, as TokenSpeed's flag (default: do not)",
+    )
     return made
 
 
@@ -246,6 +254,10 @@ def _resolve(given: argparse.Namespace) -> StandinArgs:
             f"--attention-dp-size is {given.attention_dp_size}; the stand-in's {given.role} has "
             "one rank: give 1, or another --role"
         )
+    try:
+        kvevents.parse(given.kv_events_config or "{}")
+    except ValueError as error:
+        raise ArgumentError(str(error)) from error
     return StandinArgs(
         model=given.model,
         served_model_name=given.served_model_name or given.model,
@@ -270,6 +282,7 @@ def _resolve(given: argparse.Namespace) -> StandinArgs:
         multimodal=given.multimodal or given.role == "encode",
         trace=given.trace,
         model_config=config,
+        kv_events_config=given.kv_events_config,
     )
 
 

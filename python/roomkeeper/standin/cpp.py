@@ -36,6 +36,7 @@ def _config(limits: Limits) -> Any:
     config.disable_prefix_cache = False
     config.decode_input_tokens = 1
     config.overlap_schedule_depth = 0
+    config.enable_kv_cache_events = limits.kv_events
     config.cache_groups = [ts.CacheGroupConfig(**group)]
     return config
 
@@ -100,6 +101,9 @@ class CppScheduling:
 
     def clear_cache(self) -> bool:
         return bool(self._scheduler.clear_cache())
+
+    def drain_kv_events(self) -> list[Any]:
+        return list(self._scheduler.drain_kv_events())
 
 
 def _event(event: Event) -> Any:

@@ -20,10 +20,12 @@ import socket
 import time
 from typing import Any, NamedTuple
 
+from roomkeeper import kvevents
 from roomkeeper.standin import messages
 from roomkeeper.standin.args import StandinArgs
 from roomkeeper.standin.encode import Embeddings, EncodeEnd
 from roomkeeper.standin.kv import Arrival, DecodeEnd, KvTransfer, PrefillEnd
+from roomkeeper.standin.kvpublisher import KvPublisher
 from roomkeeper.standin.pipe import Pipe
 from roomkeeper.standin.plan import PAGE_TOKENS, Event, EventKind, Limits, Plan, Scheduling
 from roomkeeper.standin.request import TRANSFER_FAILED, Request, abort_reason
@@ -55,7 +57,10 @@ def make_scheduling(limits: Limits) -> Scheduling:
 
 
 class EventLoop:
-    """See the top of the file. PortTaken: a prefill cannot listen for its decodes."""
+    """See the top of the file. PortTaken: a prefill cannot listen for its decodes.
+
+    CannotPublish: nor the publisher of KV events.
+    """
 
     def __init__(self, args: StandinArgs, rank: int, end: socket.socket) -> None:
         self._args = args
@@ -66,8 +71,14 @@ class EventLoop:
         self._inbox: list[messages.FromFrontend] = []
         self._launcher_gone = False
         encodes = args.role == "encode"
+        kv_events = None if encodes else kvevents.config_of(args)
+        self._kv_publisher = KvPublisher(kv_events, rank) if kv_events else None
         limits = Limits(
-            "null" if encodes else args.role, args.rank_window, args.rank_pages, args.chunk_tokens
+            "null" if encodes else args.role,
+            args.rank_window,
+            args.rank_pages,
+            args.chunk_tokens,
+            kv_events is not None,
         )
         self._scheduling = make_scheduling(limits)
         self._requests: dict[str, Request] = {}
@@ -181,7 +192,9 @@ class EventLoop:
 
     def _answer(self, kind: str) -> Any:
         if kind == "flush":
-            return not self._requests and self._scheduling.clear_cache()
+            cleared = not self._requests and self._scheduling.clear_cache()
+            self._publish_kv_events(cleared=cleared)
+            return cleared
         if kind == "load":
             running, waiting = self._scheduling.running(), self._scheduling.waiting()
             pages = self._scheduling.active_pages()
@@ -365,10 +378,15 @@ class EventLoop:
         self._forward(plan, events)
         self._sleep(plan)
         self._advance(events)
+        self._publish_kv_events()
         self._send_outputs()
         if self._encode_end is None:
             self._report_load()
         return not plan.is_empty()
+
+    def _publish_kv_events(self, *, cleared: bool = False) -> None:
+        if self._kv_publisher is not None:
+            self._kv_publisher.publish(self._scheduling.drain_kv_events(), cleared=cleared)
 
     def _sleep(self, plan: Plan) -> None:
         """What a step that computes anything takes."""

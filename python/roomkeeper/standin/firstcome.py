@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from roomkeeper.standin.plan import PAGE_TOKENS, Event, EventKind, Extend, Limits, Plan
 
@@ -149,3 +150,6 @@ class FirstComeScheduling:
 
     def clear_cache(self) -> bool:
         return True
+
+    def drain_kv_events(self) -> list[Any]:
+        return []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 #: Tokens of a KV page.
 PAGE_TOKENS = 16
@@ -102,6 +102,9 @@ class Scheduling(Protocol):
     def clear_cache(self) -> bool:
         """Empties the prefix cache, while no requests are there; whether it did."""
 
+    def drain_kv_events(self) -> list[Any]:
+        """What the prefix cache has stored and removed since; as TokenSpeed's events."""
+
 
 class Limits(NamedTuple):
     """What a rank has."""
@@ -113,3 +116,5 @@ class Limits(NamedTuple):
     pages: int
     #: Prompt tokens computed in one step at most.
     chunk_tokens: int
+    #: Keep what the prefix cache does, for drain_kv_events.
+    kv_events: bool = False

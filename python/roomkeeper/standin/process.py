@@ -25,6 +25,7 @@ from roomkeeper.errors import RoomkeeperError
 from roomkeeper.standin import messages
 from roomkeeper.standin.args import StandinArgs
 from roomkeeper.standin.kv import PortTaken
+from roomkeeper.standin.kvpublisher import CannotPublish
 from roomkeeper.standin.pipe import Pipe
 
 READY_TIMEOUT_S = 60.0
@@ -46,7 +47,7 @@ def run_event_loop(args: StandinArgs, rank: int, end: socket.socket, launcher_pi
 
     try:
         loop = EventLoop(args, rank, end)
-    except PortTaken as error:
+    except (PortTaken, CannotPublish) as error:
         _report_failure(end, str(error))
         sys.exit(2)
     signal.signal(signal.SIGTERM, lambda *_: setattr(loop, "stopping", True))
