@@ -195,7 +195,9 @@ def test_bytes_that_are_no_batch_cost_their_events_and_nothing_else() -> None:
         publisher.publish_raw(b"\xdd\xff\xff\xff\xff")
         publisher.send_frames(b"", b"short", b"")
         publisher.send_frames(b"alone")
-        publisher.publish(["BlockStored", [1], None, [1, 2, 3], BLOCK], ["Another"], stored(3))
+        partial = ["BlockStored", [1], None, [1, 2, 3], BLOCK]
+        unusable = ["BlockStored", [1], None, ["x"], BLOCK]
+        publisher.publish(partial, ["Another"], unusable, stored(3))
         batches = call.take(3)
         assert metric(servicer, "roomkeeper_kv_malformed_total") == 4
     publisher.close()
@@ -313,12 +315,12 @@ def test_the_standin_publishes_what_its_schedulers_prefix_cache_does(tmp_path: P
     with standin(*flags) as process, Client(process.address) as client:
         call = Subscription(client.scheduler)
         client.generate("a", input_ids=list(range(40))).end()
-        blocks = [b for e in call.next().events for b in e.stored.blocks]
         flushed = client.scheduler.FlushCache(
             WIRE.message("smg.grpc.common.FlushCacheRequest")(timeout_s=5), timeout=GUARD_S
         )
         assert flushed.success
-        cleared = call.next()
-        while not any(e.HasField("cleared") for e in cleared.events):
-            cleared = call.next()
+        events = list(call.next().events)
+        while not events or not events[-1].HasField("cleared"):
+            events += call.next().events
+    blocks = [block for event in events for block in event.stored.blocks]
     assert [list(b.token_ids) for b in blocks] == [list(range(16)), list(range(16, 32))]
