@@ -1,7 +1,7 @@
 # What a person does often. Every target installs what it needs; see scripts/setup.
 PYTHON := build/venv/bin/python
 
-.PHONY: help demo test test-engines model lint format sanitize fuzz bench docs build clean
+.PHONY: help demo test test-engines model lint format sanitize fuzz bench soak docs build clean
 
 help:
 	@echo "make demo          a burst through the gateway, with and without rooms, side by side"
@@ -11,8 +11,9 @@ help:
 	@echo "make lint          clang-format, clang-tidy, ruff, mypy, docs against code"
 	@echo "make format        format everything"
 	@echo "make sanitize      the tests under ASan + UBSan, the C tests under TSan"
-	@echo "make fuzz          the link's frames and the requests, fuzzed for ten minutes"
+	@echo "make fuzz          whatever is decoded, and the configuration, fuzzed for ten minutes each (100 in all)"
 	@echo "make bench         roomkeeper beside the Python servicer"
+	@echo "make soak          mixed load and mischief for 30 minutes: is anything left behind?"
 	@echo "make docs          regenerate the configuration reference"
 
 build:
@@ -58,6 +59,9 @@ bench:
 	@scripts/setup build
 	@scripts/build release
 	@bench/run
+
+soak:
+	@bench/soak
 
 docs:
 	@scripts/setup build test

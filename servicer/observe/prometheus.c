@@ -2,6 +2,7 @@
 #include "observe/prometheus.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,7 +42,9 @@ static void write_labels(rk_buf *out, const rk_label *labels, size_t count) {
 
 void rk_sample(rk_buf *out, const char *name, const rk_label *labels, size_t count, double value) {
     char number[NUMBER_TEXT_MAX];
-    if (rk_format_number(value, number, sizeof number) < 0)
+    if (!isfinite(value)) /* spelt as the format has it; the C library writes "nan" and "inf" */
+        (void)snprintf(number, sizeof number, "%s", isnan(value) ? "NaN" : value > 0 ? "+Inf" : "-Inf");
+    else if (rk_format_number(value, number, sizeof number) < 0)
         return;
     rk_buf_append(out, name, strlen(name));
     write_labels(out, labels, count);

@@ -1,4 +1,5 @@
-/* Writes the corpus to start from: make_corpus FOLDER makes frame/, link/ and generate/ in it. */
+/* Writes the corpus to start from: make_corpus FOLDER makes the folders of the targets that read binary
+ * messages. Those of text (config, addresses, json, scrape) are written by hand. */
 #include <errno.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -125,6 +126,82 @@ static void generates(void) {
     rk_buf_free(&out);
 }
 
+/* fuzz_calls' first byte. */
+static rk_buf call_of(uint8_t choice) {
+    rk_buf out = RK_BUF_INIT;
+    rk_buf_append(&out, &choice, 1);
+    return out;
+}
+
+static void put_call(const char *name, rk_buf bytes) {
+    put("calls", name, &bytes);
+    rk_buf_free(&bytes);
+}
+
+static void calls(void) {
+    rk_buf out = call_of(0);
+    raw_text(&out, RK_TS_ABORT_REQUEST__REQUEST_ID, "an-id");
+    raw_text(&out, RK_TS_ABORT_REQUEST__REASON, "a reason");
+    put_call("abort", out);
+    out = call_of(1);
+    raw_field(&out, 7, GROUP);
+    put_call("no-fields", out);
+    out = call_of(2);
+    raw_uint(&out, RK_TS_GET_LOADS_REQUEST__DP_RANK, 1);
+    raw_text(&out, RK_TS_GET_LOADS_REQUEST__INCLUDE, "core");
+    raw_text(&out, RK_TS_GET_LOADS_REQUEST__INCLUDE, "disagg");
+    put_call("loads", out);
+    out = call_of(3);
+    raw_float(&out, RK_SMG_FLUSH_CACHE_REQUEST__TIMEOUT_S, 1.5f);
+    put_call("flush", out);
+    out = call_of(4);
+    raw_text(&out, RK_SMG_START_PROFILE_REQUEST__OUTPUT_DIR, "/a/place");
+    raw_uint(&out, RK_SMG_START_PROFILE_REQUEST__START_STEP, 3);
+    raw_uint(&out, RK_SMG_START_PROFILE_REQUEST__NUM_STEPS, 5);
+    raw_text(&out, RK_SMG_START_PROFILE_REQUEST__ACTIVITIES, "CPU");
+    raw_text(&out, RK_SMG_START_PROFILE_REQUEST__ACTIVITIES, "GPU");
+    raw_uint(&out, RK_SMG_START_PROFILE_REQUEST__WITH_STACK, 1);
+    raw_uint(&out, RK_SMG_START_PROFILE_REQUEST__RECORD_SHAPES, 0);
+    raw_uint(&out, RK_SMG_START_PROFILE_REQUEST__PROFILE_BY_STAGE, 1);
+    put_call("profile", out);
+    out = call_of(5);
+    raw_text(&out, RK_HEALTH_HEALTH_CHECK_REQUEST__SERVICE, rk_dialect_tokenspeed.service);
+    put_call("health", out);
+}
+
+static void put_question(const char *name, uint32_t number, const char *text) {
+    rk_buf out = RK_BUF_INIT;
+    raw_text(&out, RK_REFLECTION_SERVER_REFLECTION_REQUEST__HOST, "a-host");
+    raw_text(&out, number, text);
+    put("reflection", name, &out);
+    rk_buf_free(&out);
+}
+
+static void questions(void) {
+    const char *service = rk_dialect_tokenspeed.service;
+    const char *type = "tokenspeed.grpc.scheduler.GenerateRequest";
+    put_question("list", RK_REFLECTION_SERVER_REFLECTION_REQUEST__LIST_SERVICES, "");
+    put_question("symbol", RK_REFLECTION_SERVER_REFLECTION_REQUEST__FILE_CONTAINING_SYMBOL, service);
+    put_question("file", RK_REFLECTION_SERVER_REFLECTION_REQUEST__FILE_BY_FILENAME,
+                 "google/protobuf/struct.proto");
+    put_question("extensions", RK_REFLECTION_SERVER_REFLECTION_REQUEST__ALL_EXTENSION_NUMBERS_OF_TYPE, type);
+    rk_buf out = RK_BUF_INIT;
+    rk_buf extension = RK_BUF_INIT;
+    raw_text(&extension, RK_REFLECTION_EXTENSION_REQUEST__CONTAINING_TYPE, type);
+    raw_uint(&extension, RK_REFLECTION_EXTENSION_REQUEST__EXTENSION_NUMBER, 9);
+    raw_message(&out, RK_REFLECTION_SERVER_REFLECTION_REQUEST__FILE_CONTAINING_EXTENSION, extension);
+    put("reflection", "extension", &out);
+    rk_buf_free(&out);
+}
+
+static void labels(void) {
+    rk_buf out = RK_BUF_INIT;
+    rk_buf_append(&out, &(double){0.1}, sizeof(double));
+    rk_buf_append(&out, "plain\0a \"quote\"\n\\\0\xC3\xA9\xFF", 22);
+    put("prometheus", "labels", &out);
+    rk_buf_free(&out);
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) {
         (void)fprintf(stderr, "usage: make_corpus FOLDER\n");
@@ -134,5 +211,8 @@ int main(int argc, char **argv) {
     frames();
     links();
     generates();
+    calls();
+    questions();
+    labels();
     return 0;
 }
