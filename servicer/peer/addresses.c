@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "roomkeeper/config.h"
 
 /* "host:port" or "[v6]:port". */
@@ -50,10 +51,12 @@ static bool parse_one(const char *text, size_t length, rk_peer_address *address)
 }
 
 static int refuse(rk_peer_addresses *addresses, char *error, const char *word, size_t length) {
+    char shown[129]; /* clean, and cut at a whole character */
+    (void)rk_utf8_clean(shown, sizeof shown, word, length);
     (void)snprintf(error, RK_CONFIG_ERROR_MAX,
-                   "peer has \"%.*s\", which is no pair of addresses; give BOOTSTRAP_HOST:PORT=HOST:PORT, "
+                   "peer has \"%s\", which is no pair of addresses; give BOOTSTRAP_HOST:PORT=HOST:PORT, "
                    "separated by commas, at most %d of them",
-                   (int)(length < 128 ? length : 128), word, RK_PEERS_CONFIGURED_MAX);
+                   shown, RK_PEERS_CONFIGURED_MAX);
     rk_peer_addresses_free(addresses);
     return -EINVAL;
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "roomkeeper/config.h"
 
 static void map_v4(const void *four, uint8_t address[16]) {
@@ -60,10 +61,12 @@ bool rk_is_loopback(const struct sockaddr *address) {
 /* ---- as written ---- */
 
 static int refuse(char *error, const char *word, size_t length) {
+    char shown[65]; /* clean, and cut at a whole character */
+    (void)rk_utf8_clean(shown, sizeof shown, word, length);
     (void)snprintf(error, RK_CONFIG_ERROR_MAX,
-                   "peer_allow has \"%.*s\", which is no network; give addresses with a prefix, as in "
+                   "peer_allow has \"%s\", which is no network; give addresses with a prefix, as in "
                    "10.0.0.0/8,fd00::/8, at most %d of them",
-                   (int)(length < 64 ? length : 64), word, RK_NETWORKS_MAX);
+                   shown, RK_NETWORKS_MAX);
     return -EINVAL;
 }
 

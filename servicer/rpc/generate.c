@@ -271,9 +271,9 @@ static void end_out_of_memory(rk_generate *g) {
     rk_effects_run(g->call.servicer, &fx, g->call.poller);
 }
 
-/* The Abort RPC: the stream ends at once. Chunks that were not written are in the Complete's tokens. */
+/* The Abort RPC: nothing more comes than what is there. That is written to the end: the Chunks of a choice
+ * are its Complete's tokens, and a choice that was over before keeps its Complete. */
 static void end_aborted(rk_generate *g) {
-    g->mark_count = 0;
     for (uint32_t i = 0; i < g->choice_count; i++)
         if (complete_as_aborted(g, i) < 0)
             break;

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from harness.byhand import ALL_CHOICES, by_hand
-from harness.client import request, until
+from harness.client import Client, request, until
 
 
 @pytest.mark.parametrize("role", ["null", "prefill", "decode"])
@@ -276,3 +276,26 @@ def test_an_abort_is_answered_while_the_worker_drains() -> None:
         assert worker.client.abort("r").success
         assert stream.end().name == "OK"
         assert worker.client.send(request("new")).end().name == "UNAVAILABLE"
+
+
+def test_an_aborted_stream_that_was_not_read_has_its_chunks_and_the_choice_that_was_over() -> None:
+    """What was waiting to be written was thrown away: Chunks whose tokens only the Complete then had, and the
+    Complete of a choice that had come to its end before the abort.
+    """
+    step = [300] * 16384  # a few of them are more than a connection takes unread
+    small = (("grpc.http2.bdp_probe", 0),)
+    with by_hand("null") as worker, Client(worker.client.address, options=small) as client:
+        stream = client.generate("r", sampling={"n": 2}, read=False)
+        leg = worker.engine.leg("r")
+        for _ in range(20):
+            leg.output(step, choice=1)
+        leg.output(step, "length", choice=0)
+        assert worker.client.abort("r").success
+        stream.read()
+        assert stream.end().name == "OK"
+        assert stream.complete(0).finish_reason == "length"
+        assert stream.complete(1).finish_reason == "abort"
+        for choice, steps in ((0, 1), (1, 20)):
+            assert list(stream.complete(choice).output_ids) == step * steps
+            assert stream.chunk_ids(choice) == step * steps
+        worker.idle()

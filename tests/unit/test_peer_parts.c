@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "ledger_support.h"
 #include "peer/addresses.h"
 #include "peer/networks.h"
@@ -16,7 +17,8 @@ static char error[RK_CONFIG_ERROR_MAX];
 
 static void is_one_line(const char *part) {
     ck_assert_uint_gt(strlen(error), 20);
-    ck_assert_ptr_null(strchr(error, '\n'));
+    ck_assert_ptr_null(strpbrk(error, "\r\n\t\x1b"));
+    ck_assert(rk_utf8_valid(error, strlen(error)));
     ck_assert_msg(strstr(error, part) != NULL, "\"%s\" lacks \"%s\"", error, part);
     error[0] = '\0';
 }
@@ -129,6 +131,27 @@ START_TEST(words_that_are_no_network_are_one_line_that_names_them) {
         (void)snprintf(first, sizeof first, "\"%.*s", (int)strcspn(words[i], " "), words[i]);
         is_one_line(first);
     }
+}
+END_TEST
+
+/* Cut in the middle of a character the line would be no text any more. */
+START_TEST(a_long_word_is_cut_at_a_character_and_controls_are_not_shown) {
+    char word[600];
+    rk_networks networks;
+    rk_peer_addresses addresses;
+    for (size_t lead = 0; lead < 4; lead++) {
+        memset(word, 'x', lead);
+        for (size_t at = lead; at + 3 < sizeof word; at += 3)
+            (void)snprintf(word + at, sizeof word - at, "\xE4\xB8\xAD");
+        ck_assert_int_eq(rk_networks_parse(&networks, word, error), -EINVAL);
+        is_one_line("no network");
+        ck_assert_int_eq(rk_peer_addresses_parse(&addresses, word, error), -EINVAL);
+        is_one_line("no pair of addresses");
+    }
+    ck_assert_int_eq(rk_networks_parse(&networks, "\x1b[2J\n10.0.0.0/8\xFF", error), -EINVAL);
+    is_one_line("no network");
+    ck_assert_int_eq(rk_peer_addresses_parse(&addresses, "\x1b[2J\n\xFF", error), -EINVAL);
+    is_one_line("no pair of addresses");
 }
 END_TEST
 
@@ -455,6 +478,7 @@ int main(void) {
         several_networks_are_separated_by_commas_or_spaces,
         by_default_loopback_is_allowed,
         words_that_are_no_network_are_one_line_that_names_them,
+        a_long_word_is_cut_at_a_character_and_controls_are_not_shown,
         only_so_many_networks_are_kept,
         loopback_is_told_apart,
         configured_peers_are_found_by_their_bootstrap_server,
