@@ -163,9 +163,30 @@ static void health(const uint8_t *data, size_t size) {
     rk_buf_free(&out);
 }
 
+/* Without a keeper nothing of a request points into the bytes. */
+static void encode(const uint8_t *data, size_t size) {
+    rk_limits limits = plain_limits();
+    rk_request *request = NULL;
+    int64_t room = 0;
+    rk_status status;
+    uint8_t *copy = malloc(size ? size : 1);
+    memcpy(copy, data, size);
+    rk_code code = dialect->decode_encode(copy, size, &limits, NULL, &request, &room, &status);
+    memset(copy, 0xAA, size);
+    free(copy);
+    ck_assert_int_eq(status.code, code);
+    if (code == RK_OK) {
+        ck_assert_ptr_nonnull(request);
+        rk_request_unref(request);
+        return;
+    }
+    ck_assert_ptr_null(request);
+    check_line(&status);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static void (*const messages[])(const uint8_t *, size_t) = {abort_request, no_fields, loads,
-                                                                flush,         profile,   health};
+    static void (*const messages[])(const uint8_t *, size_t) = {abort_request, no_fields, loads, flush,
+                                                                profile,       health,    encode};
     if (size == 0)
         return 0;
     uint8_t *copy = malloc(size); /* ends where its memory ends; a message of no bytes is one as well */
