@@ -91,6 +91,11 @@ class StandinArgs:
     skip_tokenizer_init: bool = True
 
     @property
+    def tokenizer(self) -> str:
+        """Where the tokenizer's files are; "": nowhere, the model is a name only."""
+        return self.model if Path(self.model).is_dir() else ""
+
+    @property
     def role(self) -> str:
         """Short for ``disaggregation_mode``."""
         return self.disaggregation_mode

@@ -43,7 +43,12 @@ def free_port() -> int:
 class Program:
     """A process whose output is read line by line while it runs."""
 
-    def __init__(self, command: list[str], environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        environment: dict[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
         python_path = [
             str(Path(roomkeeper.__file__).absolute().parent.parent),
             str(PROGRAMS.parent.parent),
@@ -65,6 +70,7 @@ class Program:
             text=True,
             errors="replace",
             env=env,
+            cwd=folder,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -189,11 +195,13 @@ class Worker:
 
 
 @contextlib.contextmanager
-def standin(*arguments: str, port: int | None = None, wait: bool = True) -> Iterator[Worker]:
+def standin(
+    *arguments: str, port: int | None = None, wait: bool = True, folder: Path | None = None
+) -> Iterator[Worker]:
     """The Python stand-in engine, serving; or, without ``wait``, on its way there."""
     port = port or free_port()
     command = [sys.executable, "-m", "roomkeeper", "standin", "--host", "127.0.0.1"]
-    with Program([*command, "--port", str(port), *arguments]) as started:
+    with Program([*command, "--port", str(port), *arguments], folder=folder) as started:
         worker = Worker(started, f"127.0.0.1:{port}")
         if wait:
             worker.wait_serving()
