@@ -25,8 +25,9 @@ from harness.client import (
 )
 from roomkeeper import wire
 
-#: The room link has a listener of its own.
-SERVED = [name for name in WIRE.services if not name.startswith("roomkeeper.")]
+#: The room link has a listener of its own; Encode is served by encode workers alone.
+ELSEWHERE = ("roomkeeper.", "tokenspeed.grpc.encoder.")
+SERVED = [name for name in WIRE.services if not name.startswith(ELSEWHERE)]
 
 
 def _statuses(watch: Stream, count: int) -> list[int]:
