@@ -9,8 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/cleanup.h"
-
 /* Descriptors are given out lowest first, so a high one says that many are taken. The other half is for
  * connections and for the engine. */
 static bool too_many(int fd) {
@@ -29,6 +27,22 @@ static int check(int fd) {
     return us == 0 || file.st_uid == us ? 0 : -EPERM;
 }
 
+/* The file is open: may it be taken? Its name goes, if so. */
+static int take_open(int fd, const char *path, uint64_t needed, bool remove, uint64_t *size) {
+    struct stat file;
+    int result = check(fd);
+    if (result < 0)
+        return result;
+    if (remove && unlink(path) < 0)
+        return errno == EACCES ? -EPERM : -errno;
+    if (fstat(fd, &file) < 0)
+        return -errno;
+    *size = (uint64_t)file.st_size;
+    if (*size < needed)
+        return -ENODATA;
+    return too_many(fd) ? -EMFILE : 0;
+}
+
 int rk_segment_take(const char *folder, const char *name, uint64_t needed, bool remove, uint64_t *size) {
     char path[RK_SEGMENT_NAME_MAX + 64];
     *size = 0;
@@ -36,25 +50,14 @@ int rk_segment_take(const char *folder, const char *name, uint64_t needed, bool 
     if (length < 0 || (size_t)length >= sizeof path)
         return -ENAMETOOLONG;
     /* Not blocking: a pipe of that name would wait for a writer. */
-    _cleanup_close_ int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return errno == EACCES ? -EPERM : -errno;
-    int result = check(fd);
-    if (result < 0)
-        return result;
-    if (remove && unlink(path) < 0)
-        return errno == EACCES ? -EPERM : -errno;
-    struct stat file;
-    if (fstat(fd, &file) < 0)
-        return -errno;
-    *size = (uint64_t)file.st_size;
-    if (*size < needed)
-        return -ENODATA;
-    if (too_many(fd))
-        return -EMFILE;
-    int taken = fd;
-    fd = -1;
-    return taken;
+    int result = take_open(fd, path, needed, remove, size);
+    if (result == 0)
+        return fd;
+    (void)close(fd);
+    return result;
 }
 
 int rk_segment_read(int fd, uint64_t offset, void *to, size_t bytes) {

@@ -170,7 +170,7 @@ bool rk_ts_fill_media(rk_arena *arena, const rk_ts_items *items, const rk_ts_enc
             return false;
     if (!fill_encoders(&f, encoders, media))
         return false;
-    if (f.keep) {
+    if (keeper && f.keep) {
         void *kept = keeper->keep(keeper->of);
         if (!kept)
             return false;
