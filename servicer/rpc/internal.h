@@ -298,7 +298,7 @@ struct rk_servicer {
     struct rk_scrape *scrape; /* NULL: metrics are not served by HTTP */
     struct rk_links *links;   /* NULL: no room of this worker is ever linked */
     rk_tls tls;
-    struct rk_kv_hub *kv;     /* who subscribes to KV events; NULL: the engine publishes none */
+    struct rk_kv_hub *kv; /* who subscribes to KV events; NULL: the engine publishes none */
     rk_list unix_paths;
 
     pthread_rwlock_t gate;

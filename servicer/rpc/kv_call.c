@@ -306,18 +306,19 @@ void rk_kv_handle(rk_call *call, const uint8_t *bytes, size_t size) {
     rk_status status;
     rk_list_init(&kv->link);
     rk_code code = servicer->dialect->decode_kv(bytes, size, &query, &status);
-    if (code == RK_OK && !servicer->kv)
+    const rk_kv_hub *hub = servicer->kv;
+    if (code == RK_OK && !hub)
         code = rk_status_set(&status, RK_UNIMPLEMENTED,
                              "the engine publishes no KV events; start it with --kv-events-config "
                              "'{\"enable_kv_cache_events\": true, \"publisher\": \"zmq\"}'");
-    if (code == RK_OK) {
-        kv->cursors = calloc(servicer->kv->ranks, sizeof *kv->cursors);
+    if (code == RK_OK && hub) {
+        kv->cursors = calloc(hub->ranks, sizeof *kv->cursors);
         call->destroy = destroy;
         if (!kv->cursors)
             code = rk_status_set(&status, RK_RESOURCE_EXHAUSTED, "out of memory: subscribe again later");
     }
-    if (code == RK_OK) {
-        for (uint32_t rank = 0; rank < servicer->kv->ranks; rank++)
+    if (code == RK_OK && hub && kv->cursors) {
+        for (uint32_t rank = 0; rank < hub->ranks; rank++)
             kv->cursors[rank].start = query.start;
         kv->load_first = query.load_first;
         kv->post.run = posted;
