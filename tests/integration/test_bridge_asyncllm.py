@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import types
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,6 +91,43 @@ def test_the_engine_gets_its_own_request_class_with_its_own_names(path: str) -> 
         assert "bootstrap_room" not in fields
         assert "data_parallel_rank" not in fields
         assert worker.llm.seen[0].rid.startswith("r~")
+
+
+def test_a_schema_is_a_structural_tag_where_the_reasoning_parser_has_one(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's own function decides; what it has no tag for stays a schema."""
+    asked: list[tuple[str, Any]] = []
+
+    def tag(parser: str, schema: Any) -> str | None:
+        asked.append((parser, schema))
+        return None if schema == {} else '{"format":"thought, then answer"}'
+
+    module = types.ModuleType("tokenspeed.runtime.grammar.reasoning_structural_tag")
+    module.structural_tag_for_reasoning_json_schema = tag  # type: ignore[attr-defined]
+    llm = FakeAsyncLLM()
+    llm.server_args.reasoning_parser = "qwen3"
+    with engine_serving(llm, output_path=path) as worker:
+        parents = ("tokenspeed", "tokenspeed.runtime", "tokenspeed.runtime.grammar")
+        for name in parents:
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        for field, value in (
+            ("json_schema", '{"type":"object"}'),
+            ("json_schema", "{}"),
+            ("structural_tag", '{"format":"its own"}'),
+        ):
+            tokens_of(worker.generate(value, [50], stream=True, sampling_params={field: value}))
+        constraints = [
+            {k: v for k, v in obj.sampling_params.items() if k in ("json_schema", "structural_tag")}
+            for obj in llm.seen
+        ]
+        assert constraints == [
+            {"structural_tag": '{"format":"thought, then answer"}'},
+            {"json_schema": "{}"},
+            {"structural_tag": '{"format":"its own"}'},
+        ]
+        assert asked == [("qwen3", {"type": "object"}), ("qwen3", {})]
 
 
 def test_each_choice_is_an_engine_request_of_its_own(path: str) -> None:
