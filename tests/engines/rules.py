@@ -100,6 +100,12 @@ _REFUSED: list[tuple[str, str, Callable[[Any], bool]]] = [
         and not _is_json(r.sampling_params.json_schema),
     ),
     (
+        "sampling_params.structural_tag",
+        "As for json_schema.",
+        lambda r: r.sampling_params.HasField("structural_tag")
+        and not _is_json(r.sampling_params.structural_tag),
+    ),
+    (
         "logprob_start_len",
         "The engine reads it only with return_logprob.",
         lambda r: r.logprob_start_len < -1,
@@ -169,10 +175,19 @@ RULES = [
     ),
     Rule(
         "Generate, multimodal",
-        "Multimodal inputs are not served yet.",
+        "What cannot be read is the client's fault and named. The Python servicer fails with what its libraries raise: "
+        "INTERNAL.",
         lambda case, python, ours: case.method == "Generate"
-        and (case.request.HasField("mm_inputs") or case.request.HasField("encode_bootstrap_info"))
-        and ours.code == "UNIMPLEMENTED",
+        and case.request.HasField("mm_inputs")
+        and (python.code, ours.code) == ("INTERNAL", "INVALID_ARGUMENT")
+        and ours.detail.startswith("mm_inputs"),
+    ),
+    Rule(
+        "Generate, encode_bootstrap_info in an aggregated worker",
+        "No embedding is sent to an aggregated worker. The Python servicer looks only whether there are mm_inputs.",
+        lambda case, python, ours: case.method == "Generate"
+        and case.request.HasField("encode_bootstrap_info")
+        and (python.code, ours.code) == ("INVALID_ARGUMENT", "FAILED_PRECONDITION"),
     ),
     Rule(
         "SubscribeKvEvents",

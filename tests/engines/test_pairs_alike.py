@@ -19,7 +19,7 @@ from requests_table import Answer, ask, request, stopping
 from rules import rule_of
 from workers import PYTHON_SERVICER, ROOMKEEPER, Worker, running, start
 
-SCALE = {"TS_FAKE_BOOTSTRAP_TIMEOUT_S": 0.5, "TS_FAKE_TRANSFER_TIMEOUT_S": 1}
+SCALE = {"TS_FAKE_BOOTSTRAP_TIMEOUT_S": 3, "TS_FAKE_TRANSFER_TIMEOUT_S": 4}
 DRAWN = 60
 
 
@@ -78,7 +78,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pair, Pair
 #: A leg whose other one is refused is not kept waiting for longer than the engine would.
 FLAGS = (
     "--room-transfer-seconds",
-    "1",
+    "4",
     "--room-handoff-seconds",
     "1",
     "--room-tombstone-seconds",

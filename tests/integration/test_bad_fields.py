@@ -61,6 +61,7 @@ BAD: dict[str, list[Row]] = {
     ),
     "SamplingParams.regex": _bad(""),
     "SamplingParams.json_schema": _bad("", "{", "nope", '{"a": 1} x'),
+    "SamplingParams.structural_tag": _bad("", "{", "nope"),
     "SamplingParams.custom_params": _bad({"a": NAN}, {"a\0b": 1}, {"a": {"b": [INFINITE]}}),
     "SamplingParams.sampling_seed": _bad(2**63, UINT64_MAX),
     "KvBootstrapInfo.bootstrap_host": _bad("", "a b", "a\0b", "a\x7f", "h" * 300),
@@ -88,7 +89,6 @@ NONE_IS_BAD = {
     "SamplingParams.spaces_between_special_tokens": FLAG,
     "SamplingParams.no_stop_trim": FLAG,
     "SamplingParams.ebnf_grammar": "only the engine's grammar backend can judge it",
-    "SamplingParams.structural_tag": "only the engine's grammar backend can judge it",
     "AbortRequest.reason": "words for people; nobody reads them",
     "GetLoadsRequest.dp_rank": "a rank that is not there gets an empty list",
     "GetLoadsRequest.include": "a newer gateway may know more parts than we do",
@@ -98,8 +98,8 @@ NONE_IS_BAD = {
 }
 #: Messages whose fields are not looked at one by one, because all of it is answered with this code; and why.
 WHOLE = {
-    "GenerateRequest.mm_inputs": ("UNIMPLEMENTED", "multimodal inputs are not served yet"),
-    "GenerateRequest.encode_bootstrap_info": ("UNIMPLEMENTED", "nor where they come from"),
+    "GenerateRequest.mm_inputs": ("INVALID_ARGUMENT", "test_dialect_media goes through its fields"),
+    "GenerateRequest.encode_bootstrap_info": ("INVALID_ARGUMENT", "likewise"),
     "SubscribeKvEventsRequest.start_sequence_number": ("UNIMPLEMENTED", "not served yet"),
     "SubscribeKvEventsRequest.load_records_before_first_batch": ("UNIMPLEMENTED", "likewise"),
 }
@@ -213,7 +213,7 @@ def test_a_bad_value_is_refused_by_name_and_a_good_request_goes_through_after_it
         worker.idle()
 
 
-def test_what_is_not_served_as_a_whole_says_so() -> None:
+def test_what_is_answered_as_a_whole_is_refused() -> None:
     fields = _fields()
     with by_hand() as worker:
         for key, (code, _) in WHOLE.items():
