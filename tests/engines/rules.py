@@ -180,7 +180,7 @@ RULES = [
         lambda case, python, ours: case.method == "Generate"
         and case.request.HasField("mm_inputs")
         and (python.code, ours.code) == ("INTERNAL", "INVALID_ARGUMENT")
-        and ours.detail.startswith("mm_inputs"),
+        and any(word in ours.detail for word in ("mm_inputs", "encoder_input", "shm segment")),
     ),
     Rule(
         "Generate, encode_bootstrap_info in an aggregated worker",
