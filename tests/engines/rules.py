@@ -191,7 +191,7 @@ RULES = [
     ),
     Rule(
         "SubscribeKvEvents",
-        "KV events are not relayed yet.",
+        "We relay KV events where --kv-events-config asks for them. The Python servicer switches them on by itself.",
         lambda case, _python, ours: case.method == "SubscribeKvEvents"
         and ours.code == "UNIMPLEMENTED",
     ),
