@@ -4,6 +4,7 @@
 #define SERVICE "tokenspeed.grpc.scheduler.TokenSpeedScheduler"
 #define ENCODE_SERVICE "tokenspeed.grpc.encoder.TokenSpeedEncoder"
 #define PATH(method) ("/" SERVICE "/" method)
+#define ENCODE_PATH(method) ("/" ENCODE_SERVICE "/" method)
 
 const rk_dialect rk_dialect_tokenspeed = {
     .name = "tokenspeed",
@@ -21,7 +22,7 @@ const rk_dialect rk_dialect_tokenspeed = {
             [RK_METHOD_START_PROFILE] = PATH("StartProfile"),
             [RK_METHOD_STOP_PROFILE] = PATH("StopProfile"),
             [RK_METHOD_GET_TOKENIZER] = PATH("GetTokenizer"),
-            [RK_METHOD_ENCODE] = "/" ENCODE_SERVICE "/Encode",
+            [RK_METHOD_ENCODE] = ENCODE_PATH("Encode"),
             [RK_METHOD_SUBSCRIBE_KV_EVENTS] = PATH("SubscribeKvEvents"),
         },
     .decode_generate = rk_ts_decode_generate,
