@@ -134,7 +134,9 @@ def test_an_abort_of_a_live_request_is_answered_as_by_the_python_servicer(both: 
                 assert time.monotonic() < deadline, "it is still live"
                 time.sleep(0.05)
         python, ours = answers
-        assert ours == python and ours["success"] is True
+        assert ours["success"] is True
+        # The engine gives the choices of a request ids of its own, so the Python servicer finds none of them.
+        assert ours == python if n == 1 else python["success"] is False
 
 
 @pytest.mark.parametrize("service", ["", "tokenspeed.grpc.scheduler.TokenSpeedScheduler", "nobody"])
