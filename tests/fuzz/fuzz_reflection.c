@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t *copy = malloc(size ? size : 1);
     if (size)
         memcpy(copy, data, size);
-    rk_code code = rk_reflection_answer(copy, size, &out, &status);
+    rk_code code = rk_reflection_answer(copy, size, NULL, &out, &status);
     if (code == RK_OK) {
         ck_assert(!out.failed);
         look(&out, copy, size);

@@ -262,7 +262,6 @@ def test_a_drain_says_so_at_once_refuses_the_new_and_lets_the_old_finish() -> No
         "/sglang.grpc.scheduler.SglangScheduler/HealthCheck",
         "/vllm.grpc.engine.VllmEngine/HealthCheck",
         f"/{wire.TOKENSPEED}/NoSuchMethod",
-        f"/{wire.TOKENSPEED}/SubscribeKvEvents",
         "/",
         "/a/b/c",
         "/grpc.health.v1.Health/check",
