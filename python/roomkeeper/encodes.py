@@ -6,15 +6,19 @@ import asyncio
 import logging
 from typing import Any
 
+from roomkeeper.answers import (
+    INTERNAL,
+    INVALID_ARGUMENT,
+    RESOURCE_EXHAUSTED,
+    UNIMPLEMENTED,
+    failure,
+)
 from roomkeeper.multimodal import BESIDE_BYTES, makers, read
 from roomkeeper.servicer import Encode, Servicer
 from roomkeeper.tokenspeed.media import discard
 
 #: Items that are read at a time; more are turned away, since each may be hundreds of megabytes.
 TASKS_MAX = 64
-
-#: gRPC codes.
-INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = 3, 8, 12, 13
 
 _log = logging.getLogger("roomkeeper")
 
@@ -65,4 +69,4 @@ class Encodes:
         return self._make_encode(name, encode.room, item)
 
     def _refuse(self, encode: Encode, code: int, message: str) -> None:
-        self._servicer.answer(encode.query_id, {"code": code, "message": message})
+        self._servicer.answer(encode.query_id, failure(code, message))

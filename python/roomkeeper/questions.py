@@ -15,6 +15,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeAlias, cast
 
+from roomkeeper.answers import FAILED_PRECONDITION, NOT_FOUND, RESOURCE_EXHAUSTED, failure
 from roomkeeper.pulse import Pulse
 from roomkeeper.servicer import Query, Servicer
 from roomkeeper.tokenizer import TokenizerArchive
@@ -28,9 +29,6 @@ TASKS_MAX = 64
 #: An engine refuses to flush while a request is retired, a moment after its last token.
 FLUSH_GRACE_S = 1.0
 FLUSH_PERIOD_S = 0.05
-
-#: gRPC codes.
-NOT_FOUND, RESOURCE_EXHAUSTED, FAILED_PRECONDITION = 5, 8, 9
 
 #: ``success`` and ``message``, or ``code`` and ``message``, or what the kind of call has.
 _Outcome: TypeAlias = dict[str, Any]
@@ -49,11 +47,6 @@ def abort_in_engine(async_llm: Any, engine_id: str) -> None:
         async_llm.abort_request(engine_id)
     except Exception:
         _log.exception("the engine failed to abort %s", engine_id)
-
-
-def _failure(code: int, message: str) -> _Outcome:
-    """The call as a whole fails with this gRPC code."""
-    return {"code": code, "message": message}
 
 
 class _Question:
@@ -121,7 +114,7 @@ class Questions:
         if query.kind in self._kinds:
             self._kinds[query.kind].put(query.query_id)
         elif len(self._tasks) >= TASKS_MAX:
-            self._answer(query.query_id, _failure(RESOURCE_EXHAUSTED, "too many calls at a time"))
+            self._answer(query.query_id, failure(RESOURCE_EXHAUSTED, "too many calls at a time"))
         else:
             task = asyncio.get_running_loop().create_task(self._carry_out(query))
             self._tasks.add(task)
@@ -171,9 +164,9 @@ class Questions:
         try:
             return dict(await self._tokenizer.get())
         except FileNotFoundError as error:
-            return _failure(NOT_FOUND, str(error))
+            return failure(NOT_FOUND, str(error))
         except LookupError as error:
-            return _failure(FAILED_PRECONDITION, str(error.args[0]))
+            return failure(FAILED_PRECONDITION, str(error.args[0]))
 
     def _method(self, name: str) -> Callable[..., Awaitable[Any]]:
         method = getattr(self._llm, name, None)

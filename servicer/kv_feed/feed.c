@@ -1,6 +1,5 @@
 /* See feed.h: the thread, its sockets, and what others read. */
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,9 +7,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "kv_feed/internal.h"
 
-#define BURST 256    /* messages of a rank before the others' turn */
 #define QUEUE 100000 /* messages that ZeroMQ keeps for us, as the publisher does */
 #define TICK_MS 100  /* deadlines are looked at so often while there are any */
 #define SNAPSHOT_CHUNK ((size_t)1 << 20)
@@ -123,7 +122,7 @@ static void serve(rk_kv_source *source, uint64_t now) {
     if (source->dealer)
         rk_kv_replay_read(source);
     rk_kv_replay_tick(source, now);
-    for (int i = 0; i < BURST && !source->dealer; i++)
+    for (int i = 0; i < RK_KV_BURST && !source->dealer; i++)
         if (!read_live(source))
             break;
 }
@@ -179,18 +178,13 @@ static int open_all(rk_kv_feed *feed) {
 }
 
 int rk_kv_feed_start(rk_kv_feed *feed) {
-    /* Signals belong to the host process: none is taken on our threads, ZeroMQ's included. */
-    sigset_t all;
     sigset_t before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    rk_signals_block(&before); /* ZeroMQ starts threads too */
     int result = open_all(feed);
+    rk_signals_restore(&before);
     if (result == 0)
-        result = -pthread_create(&feed->thread, NULL, feed_main, feed);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+        result = rk_thread_start(&feed->thread, "rk-kv", feed_main, feed);
     feed->running = result == 0;
-    if (feed->running)
-        (void)pthread_setname_np(feed->thread, "rk-kv");
     return result;
 }
 

@@ -7,6 +7,8 @@
 
 #include "kv_feed/feed.h"
 
+#define RK_KV_BURST 256 /* messages of a rank before the others' turn */
+
 typedef struct rk_kv_source {
     rk_kv_feed *feed;
     uint32_t rank;

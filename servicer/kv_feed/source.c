@@ -12,7 +12,6 @@
 #define ANSWER_MS 5000 /* a replay that says nothing for so long has failed */
 #define CHECK_MS 500   /* after connecting: what was published before the subscription had arrived */
 #define WARN_EVERY_MS 10000
-#define BURST 256
 
 static rk_kv_taken take(rk_kv_source *source, uint64_t number, const void *bytes, size_t size, bool force) {
     rk_kv_feed *feed = source->feed;
@@ -186,7 +185,7 @@ bool rk_kv_read_number(zmq_msg_t *frame, uint64_t *number) {
 
 /* [empty, number, payload], and an all-ones number at the end. */
 void rk_kv_replay_read(rk_kv_source *source) {
-    for (int i = 0; i < BURST && source->dealer; i++) {
+    for (int i = 0; i < RK_KV_BURST && source->dealer; i++) {
         zmq_msg_t frames[3];
         uint64_t number;
         int count = rk_kv_receive(source->dealer, frames, 3);

@@ -20,7 +20,6 @@
 #include <linux/tcp.h> /* the C library's tcp_info lacks tcpi_bytes_received */
 #include <netdb.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +30,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/thread.h"
 #include "rpc/internal.h"
 
 /* HTTP/2 preface and the frame header of the first SETTINGS: fewer bytes and nobody speaks HTTP/2. */
@@ -357,15 +357,8 @@ int rk_acceptor_start(rk_acceptor *acceptor) {
         if (epoll_ctl(acceptor->epoll, EPOLL_CTL_ADD, RK_CONTAINER(node, rk_listener, link)->fd, &event) < 0)
             return -errno;
     }
-    sigset_t all;
-    sigset_t before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int result = -pthread_create(&acceptor->thread, NULL, acceptor_main, acceptor);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int result = rk_thread_start(&acceptor->thread, "rk-acceptor", acceptor_main, acceptor);
     acceptor->running = result == 0;
-    if (acceptor->running)
-        (void)pthread_setname_np(acceptor->thread, "rk-acceptor");
     return result;
 }
 

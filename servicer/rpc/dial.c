@@ -10,7 +10,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "rpc/links.h"
 
 #define ADDRESSES_MAX 4 /* of one name, tried one after the other */
@@ -282,18 +282,10 @@ static void *dial_main(void *arg) {
 }
 
 static int start_thread(rk_dial_job *job) {
-    pthread_attr_t detached;
-    if (pthread_attr_init(&detached) != 0)
-        return -ENOMEM;
-    (void)pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-    sigset_t all;
-    sigset_t before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     pthread_t thread;
-    int result = -pthread_create(&thread, &detached, dial_main, job);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    (void)pthread_attr_destroy(&detached);
+    int result = rk_thread_start(&thread, "rk-dial", dial_main, job);
+    if (result == 0)
+        (void)pthread_detach(thread);
     return result;
 }
 

@@ -159,9 +159,9 @@ void rk_kv_handle(rk_call *call, const uint8_t *bytes, size_t size);
 size_t rk_kv_call_size(void);
 int rk_kv_new(rk_servicer *servicer, char error[RK_ERROR_MAX]); /* no feed where there is no publisher */
 int rk_kv_start(rk_servicer *servicer);
-void rk_kv_tick(rk_servicer *servicer, uint64_t now); /* heartbeats, and who takes nothing. Clock thread */
-void rk_kv_end(rk_servicer *servicer);                /* ends all subscriptions; also those that come later */
-void rk_kv_stop(rk_servicer *servicer);               /* the feed's thread; the last call has been freed */
+void rk_kv_tick(rk_servicer *servicer); /* heartbeats, and who takes nothing. Clock thread */
+void rk_kv_end(rk_servicer *servicer);  /* ends all subscriptions; also those that come later */
+void rk_kv_stop(rk_servicer *servicer); /* the feed's thread; the last call has been freed */
 void rk_kv_free(rk_servicer *servicer);
 typedef struct rk_kv_hub_counts {
     uint64_t subscribers;

@@ -377,8 +377,7 @@ int rk_kv_start(rk_servicer *servicer) {
     return servicer->kv ? rk_kv_feed_start(servicer->kv->feed) : 0;
 }
 
-void rk_kv_tick(rk_servicer *servicer, uint64_t now) {
-    (void)now;
+void rk_kv_tick(rk_servicer *servicer) {
     if (servicer->kv)
         tell_all(servicer->kv, false);
 }

@@ -9,12 +9,12 @@
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/support/alloc.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "rpc/links.h"
 
 void rk_poller_post_local(rk_poller *poller, rk_post *post) {
@@ -80,23 +80,14 @@ static void *poller_main(void *arg) {
 }
 
 int rk_pollers_start(rk_servicer *servicer, char error[RK_ERROR_MAX]) {
-    /* Signals belong to the host process: none is taken on our threads. */
-    sigset_t all;
-    sigset_t before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     int result = 0;
     for (unsigned i = 0; i < servicer->poller_count && result == 0; i++) {
         rk_poller *poller = &servicer->pollers[i];
-        result = -pthread_create(&poller->thread, NULL, poller_main, poller);
+        char name[16];
+        (void)snprintf(name, sizeof name, "rk-poller-%u", i % 1000);
+        result = rk_thread_start(&poller->thread, name, poller_main, poller);
         poller->started = result == 0;
-        if (poller->started) {
-            char name[16];
-            (void)snprintf(name, sizeof name, "rk-poller-%u", i % 1000);
-            (void)pthread_setname_np(poller->thread, name);
-        }
     }
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (result < 0)
         (void)snprintf(error, RK_ERROR_MAX, "cannot start a poller thread: %s", strerror(-result));
     return result;
@@ -226,10 +217,8 @@ static void dispatch(rk_call *call, rk_accept *accept) {
     const uint8_t *bytes = GRPC_SLICE_START_PTR(slice);
     size_t size = GRPC_SLICE_LENGTH(slice);
     call->message = &slice;
-    rk_call_ref(call); /* the handler may let its own go */
     call->method->handle(call, bytes, size);
     call->message = NULL;
-    rk_call_unref(call);
     grpc_slice_unref(slice);
     grpc_byte_buffer_reader_destroy(&reader);
 }

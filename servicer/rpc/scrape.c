@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "roomkeeper/metrics.h"
 #include "rpc/links.h"
 
@@ -188,15 +188,8 @@ int rk_scrape_start(rk_servicer *servicer) {
     struct rk_scrape *scrape = servicer->scrape;
     if (!scrape)
         return 0;
-    sigset_t all;
-    sigset_t before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int result = -pthread_create(&scrape->thread, NULL, scrape_main, scrape);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int result = rk_thread_start(&scrape->thread, "rk-metrics", scrape_main, scrape);
     scrape->started = result == 0;
-    if (scrape->started)
-        (void)pthread_setname_np(scrape->thread, "rk-metrics");
     return result;
 }
 

@@ -5,10 +5,10 @@
  * effects are carried out.
  */
 #include <errno.h>
-#include <signal.h>
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "rpc/links.h"
 
 static uint64_t pause_ms(rk_servicer *servicer, uint64_t now) {
@@ -49,7 +49,7 @@ static void tick(rk_servicer *servicer) {
     rk_query_expire(servicer, now);
     rk_health_update(servicer, now);
     rk_links_tick(servicer, now);
-    rk_kv_tick(servicer, now);
+    rk_kv_tick(servicer);
 }
 
 static void *clock_main(void *arg) {
@@ -68,15 +68,8 @@ static void *clock_main(void *arg) {
 }
 
 int rk_clock_start(rk_servicer *servicer) {
-    sigset_t all;
-    sigset_t before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    int result = -pthread_create(&servicer->clock_thread, NULL, clock_main, servicer);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int result = rk_thread_start(&servicer->clock_thread, "rk-clock", clock_main, servicer);
     servicer->clock_running = result == 0;
-    if (servicer->clock_running)
-        (void)pthread_setname_np(servicer->clock_thread, "rk-clock");
     return result;
 }
 

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <grpc/grpc.h>
 #include <netdb.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 #include <time.h>
 
 #include "base/cleanup.h"
+#include "base/thread.h"
 
 #define LOOK_SECONDS 1
 
@@ -235,16 +235,9 @@ int rk_tls_start(rk_tls *tls) {
     int result = init_lock(tls);
     if (result < 0)
         return result;
-    sigset_t all;
-    sigset_t before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    result = -pthread_create(&tls->thread, NULL, tls_main, tls);
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    result = rk_thread_start(&tls->thread, "rk-tls", tls_main, tls);
     tls->running = result == 0;
-    if (tls->running)
-        (void)pthread_setname_np(tls->thread, "rk-tls");
-    else
+    if (!tls->running)
         destroy_lock(tls);
     return result;
 }
