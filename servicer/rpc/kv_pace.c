@@ -1,9 +1,10 @@
-/* When a stream of KV events says how loaded the worker is: with every batch; by itself when it has changed,
- * after a second of silence, and after five when the last two had nothing new. */
+/* When a stream of KV events says how loaded the worker is: with every batch; by itself when it has changed
+ * (50 ms apart), after a second of silence, and after five when the last two had nothing new. */
 #include <math.h>
 
 #include "rpc/kv_call.h"
 
+#define CHANGED_HEARTBEAT_MS 50 /* however often it changes */
 #define HEARTBEAT_MS 1000
 #define QUIET_HEARTBEAT_MS 5000
 #define USAGE_STEP 0.005 /* of the KV budget, that is worth telling */
@@ -21,6 +22,9 @@ static bool changed(const rk_load_row *last, const rk_load_row *now) {
     if (fabs(last->engine.token_usage - now->engine.token_usage) > USAGE_STEP ||
         fabs(active(last) - active(now)) > USAGE_STEP)
         return true;
+    /* Below 0: the engine does not say. */
+    if (last->engine.gen_throughput < 0 || now->engine.gen_throughput < 0)
+        return (last->engine.gen_throughput < 0) != (now->engine.gen_throughput < 0);
     double delta = fabs(last->engine.gen_throughput - now->engine.gen_throughput);
     double larger = last->engine.gen_throughput > now->engine.gen_throughput ? last->engine.gen_throughput
                                                                              : now->engine.gen_throughput;
@@ -28,9 +32,12 @@ static bool changed(const rk_load_row *last, const rk_load_row *now) {
 }
 
 bool rk_kv_pace_due(const rk_kv_pace *pace, const rk_load_row *now_row, uint64_t now) {
-    if (!pace->known || changed(&pace->last, now_row))
+    if (!pace->known)
         return true;
-    return now - pace->sent_ms >= (pace->quiet >= 2 ? QUIET_HEARTBEAT_MS : HEARTBEAT_MS);
+    uint64_t silent_ms = now - pace->sent_ms;
+    if (changed(&pace->last, now_row))
+        return silent_ms >= CHANGED_HEARTBEAT_MS;
+    return silent_ms >= (pace->quiet >= 2 ? QUIET_HEARTBEAT_MS : HEARTBEAT_MS);
 }
 
 rk_load_stamp rk_kv_pace_sent(rk_kv_pace *pace, const rk_load_row *row, bool only, uint64_t now) {

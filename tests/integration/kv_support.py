@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import socket
 import threading
@@ -23,8 +24,13 @@ BLOCK = 4
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports in a row that are free."""
-    for base in range(21000, 32000, count):
+    """The first of so many ports in a row that are free.
+
+    They are taken a moment later: tests that run side by side each have a range of their own.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+    first = 21000 + worker * 1200
+    for base in range(first, first + 1200, count):
         with contextlib.ExitStack() as stack:
             try:
                 for port in range(base, base + count):
