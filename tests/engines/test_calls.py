@@ -19,7 +19,7 @@ from workers import WINDOW, Worker
 #: What may differ in GetServerInfo, and why.
 SERVER_INFO_MAY_DIFFER = {
     "scheduler_info.roomkeeper": "the Python servicer has no rooms to tell of",
-    "server_args.kv_events_config": "it switches the engine's KV events on by itself; we do not relay them yet",
+    "server_args.kv_events_config": "two publishers have two addresses",
     "server_args.port": "two workers have two ports",
     "server_args.seed": "the engine draws one a start",
     "uptime_seconds": "time",

@@ -3,7 +3,7 @@
  *
  *   0 AbortRequest   1 a request without fields (HealthCheck, GetModelInfo, GetServerInfo, StopProfile,
  *   GetTokenizer)    2 GetLoadsRequest   3 FlushCacheRequest   4 StartProfileRequest   5 HealthCheckRequest
- * of grpc.health.v1 (Check, Watch) */
+ * of grpc.health.v1 (Check, Watch)   6 EncodeRequest   7 SubscribeKvEventsRequest */
 #include <math.h>
 
 #include "dialect_wire.h"
@@ -184,9 +184,24 @@ static void encode(const uint8_t *data, size_t size) {
     check_line(&status);
 }
 
+static void subscribe(const uint8_t *data, size_t size) {
+    rk_kv_query query, again;
+    rk_status status;
+    if (!taken(dialect->decode_kv(data, size, &query, &status), &status))
+        return;
+    rk_buf out = RK_BUF_INIT;
+    rk_write_uint(&out, RK_SMG_SUBSCRIBE_KV_EVENTS_REQUEST__START_SEQUENCE_NUMBER, query.start);
+    rk_write_bool_always(&out, RK_SMG_SUBSCRIBE_KV_EVENTS_REQUEST__LOAD_RECORDS_BEFORE_FIRST_BATCH,
+                         query.load_first);
+    ck_assert_int_eq(dialect->decode_kv(out.data, out.size, &again, &status), RK_OK);
+    rk_buf_free(&out);
+    ck_assert_uint_eq(query.start, again.start);
+    ck_assert(query.load_first == again.load_first);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static void (*const messages[])(const uint8_t *, size_t) = {abort_request, no_fields, loads, flush,
-                                                                profile,       health,    encode};
+    static void (*const messages[])(const uint8_t *, size_t) = {abort_request, no_fields, loads,  flush,
+                                                                profile,       health,    encode, subscribe};
     if (size == 0)
         return 0;
     uint8_t *copy = malloc(size); /* ends where its memory ends; a message of no bytes is one as well */

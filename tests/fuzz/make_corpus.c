@@ -167,6 +167,10 @@ static void calls(void) {
     out = call_of(5);
     raw_text(&out, RK_HEALTH_HEALTH_CHECK_REQUEST__SERVICE, rk_dialect_tokenspeed.service);
     put_call("health", out);
+    out = call_of(7);
+    raw_uint(&out, RK_SMG_SUBSCRIBE_KV_EVENTS_REQUEST__START_SEQUENCE_NUMBER, 1000);
+    raw_uint(&out, RK_SMG_SUBSCRIBE_KV_EVENTS_REQUEST__LOAD_RECORDS_BEFORE_FIRST_BATCH, 1);
+    put_call("subscribe", out);
 }
 
 static void put_question(const char *name, uint32_t number, const char *text) {

@@ -95,6 +95,13 @@ def test_dashboards_and_alerts_name_metrics_that_exist(file: str) -> None:
     assert named <= documented()
 
 
+def test_every_alert_says_what_to_do() -> None:
+    alerts = re.findall(r"- alert: (\w+)", (ROOT / "deploy/alerts.yaml").read_text())
+    operations = (ROOT / "docs/operations.md").read_text()
+    assert len(alerts) >= 8
+    assert re.findall(r"^\| `(Roomkeeper\w+)` \|", operations, re.MULTILINE) == alerts
+
+
 def test_the_numbers_are_the_ledgers() -> None:
     with by_hand("decode", window=2, settings={"waiting": 1}) as worker:
         _, first = worker.admitted("a", room=1)

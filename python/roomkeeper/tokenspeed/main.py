@@ -32,6 +32,7 @@ from roomkeeper.launcher import (
 )
 from roomkeeper.release.client import ReleaseClient
 from roomkeeper.release.start import agents_for
+from roomkeeper.tokenspeed.kvdefault import publish_by_default
 
 PROG = "python -m roomkeeper.tokenspeed"
 #: How outputs are read: auto, generator or collector. For those who look into a fault.
@@ -62,6 +63,7 @@ def main(argv: list[str]) -> int:
             _print_room_help()
         server_args = _parse(engine_argv)
         output_path = _output_path()
+        publish_by_default(server_args)
         launch = functools.partial(_launch, server_args, config, _find_engine())
     except RoomkeeperError as error:
         _log.error("%s", error)

@@ -34,6 +34,7 @@ from fake_request import (
     output_message,
 )
 from tokenspeed.runtime.engine import io_struct as io
+from tokenspeed.runtime.pd import kv_events
 from tokenspeed.runtime.utils import get_zmq_socket
 
 PAGE_TOKENS = 16
@@ -189,6 +190,13 @@ class FakeScheduler:
         self.load_encoder = io.MsgpackEncoder()
         self.load_sequence = 0
         self.next_load_at = 0.0
+        self.paused = False
+        self.kv_publisher = kv_events.EventPublisherFactory.create(
+            server_args.kv_events_config, attn_dp_rank=0
+        )
+        self.kv_events_enabled = kv_events.EventPublisherFactory.is_enabled(
+            server_args.kv_events_config
+        )
 
         mode = server_args.disaggregation_mode
         self.kv_transfer = None if mode == "null" else KvTransfer(mode)
@@ -220,6 +228,7 @@ class FakeScheduler:
     def run(self) -> None:
         signal.signal(signal.SIGTERM, lambda *_: self.stop())
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides
+        signal.signal(signal.SIGUSR2, lambda *_: self.toggle_paused())
         while not self.stopping:
             self.receive()
             self.expire_deadlines()
@@ -230,6 +239,10 @@ class FakeScheduler:
 
     def stop(self) -> None:
         self.stopping = True
+
+    def toggle_paused(self) -> None:
+        """The engine's own pause comes from its training side, which no RPC reaches."""
+        self.paused = not self.paused
 
     # ---- messages from the frontend
 
@@ -262,7 +275,7 @@ class FakeScheduler:
         elif isinstance(message, io.GetInternalStateReq):
             self.outbox.send_pyobj(io.GetInternalStateReqOutput(internal_state={}))
         elif isinstance(message, io.IsSchedulerPausedReqInput):
-            self.outbox.send_pyobj(io.IsSchedulerPausedReqOutput(is_paused=False))
+            self.outbox.send_pyobj(io.IsSchedulerPausedReqOutput(is_paused=self.paused))
         elif isinstance(message, io.ProfileReq):
             refusal = "the fake scheduler has no profiler"
             self.outbox.send_pyobj(io.ProfileReqOutput(success=False, message=refusal))
@@ -430,6 +443,7 @@ class FakeScheduler:
         self.advance(events)
         self.emit(frames)
         self.report_load()
+        self.publish_kv_events()
         if took_part and self.settings.trace:
             self.print_state(took_part)
         return took_part
@@ -485,6 +499,13 @@ class FakeScheduler:
         self.outbox.send_pyobj(output_message(frames))
         for frame in frames:
             frame.request.sent = len(frame.request.output)
+
+    def publish_kv_events(self) -> None:
+        """What the round has changed in the prefix cache, as one batch."""
+        raw = kv_events.drain_scheduler_kv_events(self.scheduler, enabled=self.kv_events_enabled)
+        if events := kv_events.scheduler_kv_events_to_wire_events(raw):
+            batch = kv_events.KVEventBatch(ts=time.time(), events=events, attn_dp_rank=0)
+            self.kv_publisher.publish(batch)
 
     def report_load(self) -> None:
         now = time.monotonic()
