@@ -19,7 +19,7 @@ from test_calls import call
 from workers import PYTHON_SERVICER, ROOMKEEPER, Worker, running, start
 
 PAGE = 16
-GUARD_S = 60
+GUARD_S = 30
 OFF = "SMG_TOKENSPEED_SERVICER_KV_EVENTS"
 
 

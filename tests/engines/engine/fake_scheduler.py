@@ -137,6 +137,10 @@ def forward_event(kind: type, request_id: str, **fields):
     return event
 
 
+def kv_events_enabled(server_args) -> bool:
+    return kv_events.EventPublisherFactory.is_enabled(server_args.kv_events_config)
+
+
 def scheduler_config(server_args, pages: int) -> ts.SchedulerConfig:
     roles = {"prefill": ts.SchedulerConfig.Role.P, "decode": ts.SchedulerConfig.Role.D}
     role = roles.get(server_args.disaggregation_mode, ts.SchedulerConfig.Role.Fused)
@@ -161,6 +165,7 @@ def scheduler_config(server_args, pages: int) -> ts.SchedulerConfig:
     config.disable_l2_cache = True
     config.enable_l3_storage = False
     config.disable_prefix_cache = False
+    config.enable_kv_cache_events = kv_events_enabled(server_args)
     config.decode_input_tokens = 1
     config.overlap_schedule_depth = 0
     config.cache_groups = [ts.CacheGroupConfig(**cache_group)]
@@ -194,9 +199,7 @@ class FakeScheduler:
         self.kv_publisher = kv_events.EventPublisherFactory.create(
             server_args.kv_events_config, attn_dp_rank=0
         )
-        self.kv_events_enabled = kv_events.EventPublisherFactory.is_enabled(
-            server_args.kv_events_config
-        )
+        self.kv_events_enabled = kv_events_enabled(server_args)
 
         mode = server_args.disaggregation_mode
         self.kv_transfer = None if mode == "null" else KvTransfer(mode)
