@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 
 from harness.client import GUARD_S, Client, until
 from harness.process import standin
-from roomkeeper.demo.model import write_model
+from roomkeeper.demo.model import words, write_model
 from roomkeeper.demo.ports import HOST, free_ports
 from smg_support import (
     CHAT,
@@ -36,6 +38,8 @@ pytestmark = pytest.mark.skipif(
 LONG = 4000  # tokens: minutes, at the pace below
 SLOW = ("--step-ms", "50", "--max-num-seqs", "1", "--max-model-len", "8192")
 MEASURED = ("--policy", "cache_aware")
+#: Until the gateway has heard what a worker's cache holds.
+TOLD_S = 2
 
 
 @pytest.fixture(scope="module", params=["aggregated", "pair"])
@@ -121,3 +125,40 @@ def test_a_gateway_without_the_models_folder_gets_the_tokenizer_from_the_worker(
         assert choice["text"].split() == expected(COMPLETIONS)
         assert live(worker) == 0
         assert log.exists()
+
+
+def test_a_prompt_goes_to_the_worker_that_has_it_cached(tmp_path: Path) -> None:
+    """What the gateway has not sent there itself it can only know from KV events."""
+    pytest.importorskip("tokenspeed_scheduler", reason="only the C++ scheduler has a prefix cache")
+    for needed in ("zmq", "msgspec"):
+        pytest.importorskip(
+            needed, reason=f"{needed} is not installed: the stand-in cannot publish"
+        )
+    model, ports = tmp_path / "model", free_ports()
+    write_model(model)
+    vocabulary = words()
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for number in range(2):
+            config = {
+                "enable_kv_cache_events": True,
+                "endpoint": f"ipc://{tmp_path}/events{number}",
+                "replay_endpoint": f"ipc://{tmp_path}/replay{number}",
+            }
+            flags = worker_flags(model, "--kv-events-config", json.dumps(config))
+            worker = stack.enter_context(standin(*flags, port=ports.decode + number))
+            clients.append(stack.enter_context(Client(worker.address)))
+        urls = [f"grpc://{HOST}:{ports.decode + number}" for number in range(2)]
+        command = ("--worker-urls", *urls, "--model-path", str(model), "--policy", "cache_aware")
+        stack.enter_context(gateway(tmp_path, ports, *command))
+        went = []
+        for turn in range(4):
+            prompt = [f"w{100 * (turn + 1) + at}" for at in range(80)]
+            ids = [vocabulary.index(word) for word in prompt]
+            clients[turn % 2].generate(f"direct-{turn}", input_ids=ids).end()
+            time.sleep(TOLD_S)
+            before = [client.rooms()["arrived"] for client in clients]
+            assert ask(ports.gateway, COMPLETIONS, prompt=" ".join(prompt)).status == 200
+            after = [client.rooms()["arrived"] for client in clients]
+            went.append([int(b - a) for a, b in zip(before, after, strict=True)])
+    assert went == [[1, 0], [0, 1]] * 2

@@ -25,11 +25,14 @@ class CannotPublish(RoomkeeperError):
 
 
 def rank_endpoint(endpoint: str, rank: int) -> str:
-    """The port of rank 0 plus the rank."""
+    """The port of rank 0 plus the rank. A Unix socket is one rank's."""
+    if endpoint.startswith("ipc://") and rank == 0:
+        return endpoint
     base, _, port = endpoint.rpartition(":")
     if not base.startswith("tcp://") or not port.isdigit():
         raise CannotPublish(
-            f"--kv-events-config: endpoint is {endpoint!r}; give tcp://host:port, as tcp://*:5557"
+            f"--kv-events-config: the endpoint of rank {rank} is {endpoint!r}; "
+            "give tcp://host:port, as tcp://*:5557, or with one rank ipc:///path"
         )
     return f"{base}:{int(port) + rank}"
 
