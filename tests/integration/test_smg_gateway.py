@@ -38,6 +38,7 @@ pytestmark = pytest.mark.skipif(
 LONG = 4000  # tokens: minutes, at the pace below
 SLOW = ("--step-ms", "50", "--max-num-seqs", "1", "--max-model-len", "8192")
 MEASURED = ("--policy", "cache_aware")
+USAGE = {"stream_options": {"include_usage": True}}
 #: Until the gateway has heard what a worker's cache holds.
 TOLD_S = 2
 
@@ -162,3 +163,25 @@ def test_a_prompt_goes_to_the_worker_that_has_it_cached(tmp_path: Path) -> None:
             after = [client.rooms()["arrived"] for client in clients]
             went.append([int(b - a) for a, b in zip(before, after, strict=True)])
     assert went == [[1, 0], [0, 1]] * 2
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+def test_what_the_gateway_stops_by_a_word_runs_on_in_the_worker(site: Site, stream: bool) -> None:
+    """smg looks for stop strings itself, and reads on to the worker's own end: no Abort comes."""
+    word, count = expected(CHAT)[2], 60
+    answer = ask(
+        site.port, max_tokens=count, stop=[word], stream=stream, **(USAGE if stream else {})
+    )
+    if stream:
+        choices = [choice for event in answer.events() for choice in event["choices"]]
+        reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+        said = "".join(choice["delta"].get("content") or "" for choice in choices)
+        usage = answer.events()[-1]["usage"]
+    else:
+        (choice,) = answer.json()["choices"]
+        reasons, said = [choice["finish_reason"]], choice["message"]["content"]
+        usage = answer.json()["usage"]
+    assert reasons == ["stop"]
+    assert said.split() == expected(CHAT)[:2]
+    assert usage["completion_tokens"] == count
+    assert all(live(worker) == 0 for worker in site.workers)
