@@ -190,12 +190,6 @@ RULES = [
         and (python.code, ours.code) == ("INVALID_ARGUMENT", "FAILED_PRECONDITION"),
     ),
     Rule(
-        "SubscribeKvEvents",
-        "Ours begins with what the cache holds, the Python servicer with what comes next. Both until the client ends it.",
-        lambda case, python, ours: case.method == "SubscribeKvEvents"
-        and python.code == ours.code == "DEADLINE_EXCEEDED",
-    ),
-    Rule(
         "bytes that are no message",
         "The client's fault, so INVALID_ARGUMENT. The Python servicer's library fails while it parses: UNKNOWN.",
         lambda case, python, ours: case.spoilt is not None

@@ -58,6 +58,8 @@ def unlike(case: Case, python: Got, ours: Got) -> list[str]:
         return [f"code: Python servicer {python.code}, roomkeeper {ours.code}"]
     if isinstance(python, Reply):
         assert isinstance(ours, Reply)
+        if case.method == "SubscribeKvEvents":
+            return []  # what comes depends on the moment; test_kv.py compares it
         return [
             f"{path}: Python servicer {python.messages}, roomkeeper {ours.messages}"
             for path in leaves("", python.messages, ours.messages)

@@ -38,21 +38,21 @@ class NoPorts(RoomkeeperError):
     """No ports for the publishers; one line."""
 
 
-def publish_by_default(server_args: Any) -> None:
+def publish_by_default(server_args: Any) -> str:
     """Sets ``server_args.kv_events_config`` where nobody has. Before the engine starts.
 
+    A line for the log, once the engine does start; empty: there is nothing to say.
     NoPorts: there are several ranks, and no ports for them.
     """
     if getattr(server_args, "kv_events_config", None):
-        return
+        return ""
     if getattr(server_args, "disaggregation_mode", "null") == "encode":
-        return  # it has no KV cache
+        return ""  # it has no KV cache
     if os.environ.get(VARIABLE, "").strip().lower() in _OFF:
-        return
+        return ""
     why = _why_not(server_args)
     if why:
-        _log.info("KV events are off: %s; --kv-events-config sets them on", why)
-        return
+        return f"KV events are off: {why}; --kv-events-config sets them on"
     mapping = getattr(server_args, "mapping", None)
     ranks = int(getattr(getattr(mapping, "attn", None), "dp_size", 1) or 1)
     endpoint, replay = _sockets() if ranks == 1 else _ports(ranks)
@@ -64,11 +64,8 @@ def publish_by_default(server_args: Any) -> None:
             "replay_endpoint": replay,
         }
     )
-    _log.info(
-        "KV events are on, published at %s; %s=0 or --kv-events-config leaves them off",
-        endpoint,
-        VARIABLE,
-    )
+    off = f"{VARIABLE}=0 or --kv-events-config"
+    return f"KV events are on, published at {endpoint}; {off} leaves them off"
 
 
 def _why_not(server_args: Any) -> str:

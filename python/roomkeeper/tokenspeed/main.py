@@ -63,8 +63,8 @@ def main(argv: list[str]) -> int:
             _print_room_help()
         server_args = _parse(engine_argv)
         output_path = _output_path()
-        publish_by_default(server_args)
-        launch = functools.partial(_launch, server_args, config, _find_engine())
+        kv_events = publish_by_default(server_args)
+        launch = functools.partial(_launch, server_args, config, _find_engine(), kv_events)
     except RoomkeeperError as error:
         _log.error("%s", error)
         return EXIT_USAGE
@@ -131,7 +131,9 @@ def _find_engine() -> Any:
     return engine
 
 
-def _launch(server_args: Any, config: Config, engine: Any) -> Launched:
+def _launch(server_args: Any, config: Config, engine: Any, kv_events: str = "") -> Launched:
+    if kv_events:
+        _log.info("%s", kv_events)
     role = server_args.disaggregation_mode
     with agents_for(role, config, _processes(server_args, engine)) as client:
         if client is not None and getattr(server_args.mapping, "nnodes", 1) > 1:
