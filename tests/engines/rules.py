@@ -190,6 +190,14 @@ RULES = [
         and (python.code, ours.code) == ("INVALID_ARGUMENT", "FAILED_PRECONDITION"),
     ),
     Rule(
+        "SubscribeKvEvents, from a number",
+        "We go on from the publisher's number where it is known, and give a snapshot where it is not. The Python "
+        "servicer counts each subscription anew, so it has nothing to go on from.",
+        lambda case, python, ours: case.method == "SubscribeKvEvents"
+        and case.request.start_sequence_number > 0
+        and (python.code, ours.code) == ("OUT_OF_RANGE", "DEADLINE_EXCEEDED"),
+    ),
+    Rule(
         "bytes that are no message",
         "The client's fault, so INVALID_ARGUMENT. The Python servicer's library fails while it parses: UNKNOWN.",
         lambda case, python, ours: case.spoilt is not None
