@@ -248,7 +248,6 @@ RULES = [
 
 #: Method and path of a field in an answer that may differ, and why.
 FIELDS_MAY_DIFFER = {
-    ("Abort", "message"): "Words for people.",
     ("FlushCache", "message"): "Words for people.",
     ("GetLoads", "timestamp"): "Time.",
     (
@@ -259,7 +258,7 @@ FIELDS_MAY_DIFFER = {
     (
         "GetServerInfo",
         "server_args.kv_events_config",
-    ): "The Python servicer switches it on by itself.",
+    ): "Two publishers have two addresses.",
     ("GetServerInfo", "server_args.port"): "Two workers have two ports.",
     ("GetServerInfo", "server_args.seed"): "The engine draws one a start.",
     ("GetServerInfo", "uptime_seconds"): "Time.",
