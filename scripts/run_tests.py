@@ -80,7 +80,15 @@ def run_pytest(arguments: list[str], environment: dict[str, str]) -> Count:
     """pytest's own report, counted from its JUnit file."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-raR", f"--junit-xml={report}", *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-raR",
+            f"--junit-xml={report}",
+            *arguments,
+        ]
         # Processes, signals and sockets on a busy machine: once more, and the report says which (R).
         if importlib.util.find_spec("pytest_rerunfailures"):
             command += ["--reruns", "1"]
