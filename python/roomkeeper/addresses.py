@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import tempfile
 from pathlib import Path
 
 from roomkeeper.errors import RoomkeeperError
 
-__all__ = ["UsageError", "check_address", "join_address", "link_port", "with_port"]
+__all__ = [
+    "UsageError",
+    "check_address",
+    "is_free",
+    "join_address",
+    "link_port",
+    "socket_folder",
+    "with_port",
+]
 
 #: Without --room-peer-port a prefill listens for links so far above its bootstrap port.
 LINK_PORT_OFFSET = 2000
+#: The path of a Unix socket, with the zero at its end.
+_PATH_MAX = 108
 
 
 class UsageError(RoomkeeperError):
@@ -68,6 +80,26 @@ def check_address(address: str) -> None:
         raise UsageError(
             f"cannot listen on {address}: {what}; stop what listens there or choose another"
         ) from error
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a listener could have the IPv4 port now; listeners here reuse addresses too."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def socket_folder(prefix: str, *names: str) -> Path:
+    """A new folder that only this user can enter, where Unix sockets of these names have room."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    if any(len(os.fsencode(folder / name)) >= _PATH_MAX for name in names):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
+    return folder
 
 
 def with_port(address: str, port: int) -> str:

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from roomkeeper.enginewatch import EngineWatch, end_processes
+from roomkeeper.errors import one_line
 
 __all__ = ["ENGINE_GRACE_S", "EXIT_ENGINE", "EndStart", "EngineStart", "ExitGuard"]
 
@@ -77,8 +78,8 @@ class EngineStart:
         except EndStart:
             return self.give_up(EXIT_ENGINE if self.failed else 0)
         except Exception as error:
-            text = " ".join(str(error).split()) or type(error).__name__
-            return self.give_up(EXIT_ENGINE, f"the engine did not start: {text}", error)
+            why = f"the engine did not start: {one_line(error)}"
+            return self.give_up(EXIT_ENGINE, why, error)
 
     def hand_over(self, on_exit: Callable[[str], None]) -> None:
         """The engine is up: ``on_exit`` is told, by the watch's thread, of a process that ends."""

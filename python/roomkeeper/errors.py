@@ -12,6 +12,11 @@ class RoomkeeperError(Exception):
     """The base of all of them."""
 
 
+def one_line(error: BaseException) -> str:
+    """What somebody else's exception says, as one line; its type's name if it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 class ConfigError(RoomkeeperError, ValueError):
     """A setting that is unknown, malformed or out of range. The message says where it stands."""
 

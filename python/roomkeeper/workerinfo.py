@@ -49,7 +49,7 @@ def worker_info_from(
     model = getattr(async_llm, "model_config", None)
     hf_config = getattr(model, "hf_config", None)
     role = _role(server_args)
-    ranks = _count(_dig(server_args, "mapping", "attn", "dp_size")) or 1
+    ranks = ranks_of(server_args)
     model_path = _text(server_args, "model", "model_path")
     max_context = _count(getattr(async_llm, "context_len", None))
     modalities = modalities_of(model)
@@ -90,6 +90,11 @@ def worker_info_from(
         server_args=describe_server_args(server_args, async_llm, ranks),
         scheduler_info=describe_scheduler(info),
     )
+
+
+def ranks_of(server_args: Any) -> int:
+    """Data-parallel ranks of the attention."""
+    return _count(_dig(server_args, "mapping", "attn", "dp_size")) or 1
 
 
 def running_window(server_args: Any) -> int:

@@ -43,6 +43,14 @@ def subscribe(channel: grpc.Channel, first: int = 0) -> Any:
     return method(common_pb2.SubscribeKvEventsRequest(start_sequence_number=first), timeout=GUARD_S)
 
 
+def prompting(name: str, tokens: list[int]) -> Any:
+    """A request with this prompt."""
+    made = request(name)
+    del made.tokenized.input_ids[:]
+    made.tokenized.input_ids.extend(tokens)
+    return made
+
+
 def blocks_until(batches: Any, tokens: list[int]) -> list[Any]:
     """The stored blocks that have come when those of this prompt's whole pages are among them."""
     wanted = [tuple(tokens[at : at + PAGE]) for at in range(0, len(tokens) - PAGE + 1, PAGE)]
@@ -66,13 +74,9 @@ def test_both_tell_of_the_same_blocks_without_being_asked_to(pair: tuple[Worker,
         with grpc.insecure_channel(worker.address) as channel, worker.stub() as stub:
             batches = subscribe(channel)
             batches.initial_metadata()
-            time.sleep(
-                1
-            )  # the Python servicer's SUB connects when somebody asks, and misses what is earlier
-            made = request("kv")
-            del made.tokenized.input_ids[:]
-            made.tokenized.input_ids.extend(prompt)
-            assert ask(stub, made).code == "OK"
+            # The Python servicer's SUB connects when somebody asks, and misses what is earlier.
+            time.sleep(1)
+            assert ask(stub, prompting("kv", prompt)).code == "OK"
             told.append(blocks_until(batches, prompt))
             batches.cancel()
     python, ours = told
@@ -85,10 +89,7 @@ def test_who_subscribes_later_is_told_what_the_cache_holds(pair: tuple[Worker, W
     prompt = [200 + at for at in range(2 * PAGE)]
     _, ours = pair
     with grpc.insecure_channel(ours.address) as channel, ours.stub() as stub:
-        made = request("later")
-        del made.tokenized.input_ids[:]
-        made.tokenized.input_ids.extend(prompt)
-        assert ask(stub, made).code == "OK"
+        assert ask(stub, prompting("later", prompt)).code == "OK"
         time.sleep(1)
         batches = subscribe(channel)
         assert len(blocks_until(batches, prompt)) == 2

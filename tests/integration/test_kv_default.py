@@ -6,6 +6,7 @@ import json
 import pathlib
 import stat
 import sys
+import tempfile
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -77,7 +78,7 @@ def test_a_folder_for_temporary_files_whose_name_is_too_long_for_sockets_is_not_
 ) -> None:
     long = tmp_path / ("x" * 100)
     long.mkdir()
-    monkeypatch.setattr(kvdefault.tempfile, "tempdir", str(long))
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
     made = arguments()
     publish_by_default(made)
     endpoint = json.loads(made.kv_events_config)["endpoint"].removeprefix("ipc://")
@@ -97,7 +98,7 @@ def test_ranks_get_free_ports_in_a_row_and_replays_on_loopback() -> None:
 
 
 def test_no_ports_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kvdefault, "_is_free", lambda port: False)
+    monkeypatch.setattr(kvdefault, "is_free", lambda host, port: False)
     with pytest.raises(NoPorts, match=r"no 4 free ports in a row .* --kv-events-config") as raised:
         publish_by_default(arguments(ranks=2))
     assert "\n" not in str(raised.value)

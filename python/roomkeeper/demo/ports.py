@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import socket
 
+from roomkeeper import addresses
 from roomkeeper.demo.plan import DemoError
 
 HOST = "127.0.0.1"
@@ -70,11 +70,5 @@ def free_ports() -> Ports:
 
 
 def is_free(port: int) -> bool:
-    """Whether a listener could have the port now. A worker's listener reuses addresses too."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-        return True
+    """Whether a listener could have the port now."""
+    return addresses.is_free(HOST, port)

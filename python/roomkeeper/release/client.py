@@ -13,13 +13,13 @@ import os
 import selectors
 import shutil
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roomkeeper.addresses import socket_folder
 from roomkeeper.release import wire
 from roomkeeper.release.agent import AgentEntry, ControllerEntry, name_of
 
@@ -32,8 +32,6 @@ __all__ = ["ReleaseClient"]
 HELLO_S = 10.0
 #: Connections that have not said hello, at a time.
 STRANGERS_MAX = 16
-#: A unix socket's path must be shorter.
-_PATH_MAX = 108
 _READ_BYTES = 1 << 16
 _TOO_MANY = (
     f"{wire.OUTSTANDING_MAX} rooms are being ended; further ones wait for the engine's own deadline"
@@ -373,12 +371,8 @@ class ReleaseClient:
 
 def _listen(backlog: int) -> tuple[Path, socket.socket]:
     """In a folder that is nobody else's."""
-    folder = Path(tempfile.mkdtemp(prefix="roomkeeper-"))
+    folder = socket_folder("roomkeeper-", "release")
     path = folder / "release"
-    if len(os.fsencode(path)) >= _PATH_MAX:
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="roomkeeper-", dir="/tmp"))
-        path = folder / "release"
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(os.fspath(path))

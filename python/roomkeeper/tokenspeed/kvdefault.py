@@ -15,11 +15,11 @@ import os
 import pathlib
 import random
 import shutil
-import socket
-import tempfile
 from typing import Any
 
-from roomkeeper.errors import RoomkeeperError
+from roomkeeper.addresses import is_free, socket_folder
+from roomkeeper.errors import RoomkeeperError, one_line
+from roomkeeper.workerinfo import ranks_of
 
 #: ``0``, ``false``, ``no`` or ``off``: no events by default. The Python servicer's name for it.
 VARIABLE = "SMG_TOKENSPEED_SERVICER_KV_EVENTS"
@@ -28,8 +28,6 @@ _OFF = ("0", "false", "no", "off")
 _FIRST_PORT = 10000
 _LAST_PORT = 32767
 _ATTEMPTS = 64
-#: The path of a Unix socket has at most 107 bytes.
-_SOCKET_FOLDER_MAX = 107 - len("/events")
 
 _log = logging.getLogger("roomkeeper")
 
@@ -53,8 +51,7 @@ def publish_by_default(server_args: Any) -> str:
     why = _why_not(server_args)
     if why:
         return f"KV events are off: {why}; --kv-events-config sets them on"
-    mapping = getattr(server_args, "mapping", None)
-    ranks = int(getattr(getattr(mapping, "attn", None), "dp_size", 1) or 1)
+    ranks = ranks_of(server_args)
     endpoint, replay = _sockets() if ranks == 1 else _ports(ranks)
     server_args.kv_events_config = json.dumps(
         {
@@ -81,8 +78,7 @@ def _why_not(server_args: Any) -> str:
         labels = _layer_labels(server_args)
     except Exception as error:
         _log.debug("where it was raised", exc_info=error)
-        text = " ".join(str(error).split()) or type(error).__name__
-        return f"the model's layers cannot be read ({text})"
+        return f"the model's layers cannot be read ({one_line(error)})"
     state = sorted({label for label in labels if label in STATE_LAYER_TYPES})
     if state:
         # Such a layer's cache spans no tokens, and TokenSpeed 0.1.1's scheduler ends itself when it
@@ -116,10 +112,7 @@ def _layer_labels(server_args: Any) -> list[str]:
 
 def _sockets() -> tuple[str, str]:
     """Unix sockets of this user alone. The folder goes with this process."""
-    folder = tempfile.mkdtemp(prefix="roomkeeper-kv-")
-    if len(folder) > _SOCKET_FOLDER_MAX:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder = tempfile.mkdtemp(prefix="roomkeeper-kv-", dir="/tmp")
+    folder = socket_folder("roomkeeper-kv-", "events", "replay")
     owner = os.getpid()
 
     def remove() -> None:
@@ -135,7 +128,7 @@ def _ports(ranks: int) -> tuple[str, str]:
     last = min(_LAST_PORT, _first_of_the_kernels() - 1) - 2 * ranks + 1
     for _ in range(_ATTEMPTS if last >= _FIRST_PORT else 0):
         base = random.randint(_FIRST_PORT, last)
-        if all(_is_free(port) for port in range(base, base + 2 * ranks)):
+        if all(is_free("", port) for port in range(base, base + 2 * ranks)):
             return f"tcp://*:{base}", f"tcp://127.0.0.1:{base + ranks}"
     raise NoPorts(
         f"KV events: no {2 * ranks} free ports in a row from {_FIRST_PORT} to {last}; name them "
@@ -152,13 +145,3 @@ def _first_of_the_kernels() -> int:
         return _LAST_PORT + 1
     # A host that gives out nearly all of them leaves none below.
     return low if low > _FIRST_PORT + 1000 else _LAST_PORT + 1
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True

@@ -20,7 +20,7 @@ from roomkeeper import logs
 from roomkeeper.addresses import check_address
 from roomkeeper.asyncllm import OutputPath
 from roomkeeper.config import Config
-from roomkeeper.errors import RoomkeeperError
+from roomkeeper.errors import RoomkeeperError, one_line
 from roomkeeper.launcher import (
     EXIT_USAGE,
     Launched,
@@ -105,8 +105,7 @@ def _parse(argv: list[str]) -> Any:
         return prepare_server_args(argv)
     except Exception as error:
         _log.debug("where it was raised", exc_info=error)
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise _CannotStart(f"TokenSpeed refuses its flags: {text}") from error
+        raise _CannotStart(f"TokenSpeed refuses its flags: {one_line(error)}") from error
 
 
 def _output_path() -> OutputPath:
