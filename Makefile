@@ -12,7 +12,7 @@ help:
 	@echo "make format        format everything"
 	@echo "make sanitize      the tests under ASan + UBSan, the C tests under TSan"
 	@echo "make fuzz          whatever is decoded, and the configuration, fuzzed for ten minutes each (100 in all)"
-	@echo "make bench         roomkeeper beside the Python servicer"
+	@echo "make bench         roomkeeper beside the servicers it replaces; QUICK=1: under five minutes"
 	@echo "make soak          mixed load and mischief for 30 minutes: is anything left behind?"
 	@echo "make docs          regenerate the configuration reference"
 
@@ -58,7 +58,7 @@ fuzz:
 bench:
 	@scripts/setup build
 	@scripts/build release
-	@bench/run
+	@bench/run $(if $(QUICK),--quick)
 
 soak:
 	@bench/soak

@@ -3,41 +3,95 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+PEERS = ROOT / "bench/peers"
 LOADGEN = ROOT / "build/loadgen/release/loadgen"
 START_TIMEOUT_S = 60
+MAX_LEN = 200_000
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a server is to be started."""
+
+    port: int
+    step_ms: float
+    window: int
+    max_len: int
+    event_log: Path | None
+    client_cpu: int
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A server by name: its command, without port and step."""
+    """A server by name, and its command."""
 
     name: str
-    command: tuple[str, ...]
-    step_flag: str = "--step-ms"
+    command: Callable[[Start], list[str]]
+    #: What is not measured of it, because it has no such thing.
+    lacks: frozenset[str] = frozenset()
+    #: Whether its engine runs in its own process; else the scheduler is a child.
+    engine_inside: bool = True
+    #: How much slower than the others, so that a repetition takes about as long.
+    share: float = 1.0
+
+
+def _stub_flags(start: Start) -> list[str]:
+    flags = ["--port", str(start.port), "--step-ms", str(start.step_ms)]
+    flags += ["--window", str(start.window), "--max-len", str(start.max_len)]
+    if start.event_log is not None:
+        flags += ["--event-log", str(start.event_log)]
+    return flags
+
+
+def _ours(engine: str) -> Callable[[Start], list[str]]:
+    program = [sys.executable, str(PEERS / "roomkeeper_server.py"), "--engine", engine]
+    return lambda start: [*program, *_stub_flags(start)]
+
+
+def _python(start: Start) -> list[str]:
+    flags = ["--prefill-ms", "0"]
+    return [sys.executable, str(PEERS / "python_servicer.py"), *_stub_flags(start), *flags]
+
+
+def _rust(start: Start) -> list[str]:
+    flags = ["--handshake-port", str(free_port()), "--scheduler-cpu", str(start.client_cpu)]
+    return [sys.executable, str(PEERS / "rust_servicer/server.py"), *_stub_flags(start), *flags]
+
+
+def _c_standin(start: Start) -> list[str]:
+    flags = ["--listen", f"127.0.0.1:{start.port}", "--step-us", str(int(start.step_ms * 1000))]
+    flags += ["--window", str(start.window), "--room-gate-aggregated", "off"]
+    return [str(ROOT / "build/release/engine_bridge/rk-standin"), *flags]
+
+
+def _bare(start: Start) -> list[str]:
+    program = str(ROOT / "build/bench-native/bench/native/rk-bare")
+    return [program, "--port", str(start.port), "--step-us", str(int(start.step_ms * 1000))]
 
 
 def kinds() -> list[Kind]:
     """What can be measured here."""
-    peers = ROOT / "bench/peers"
-    python = sys.executable
+    no_stub = frozenset({"cancel", "stuck", "start"})
+    only_streams = no_stub | {"loads", "refusals", "slow-reader", "choices", "logprobs", "waiting"}
     return [
-        Kind("roomkeeper", (python, str(peers / "roomkeeper_server.py"), "--engine", "steps")),
-        Kind(
-            "roomkeeper-asyncllm",
-            (python, str(peers / "roomkeeper_server.py"), "--engine", "asyncllm"),
-        ),
-        Kind("python", (python, str(peers / "python_servicer.py"))),
+        Kind("roomkeeper", _ours("steps")),
+        Kind("roomkeeper-asyncllm", _ours("asyncllm")),
+        Kind("python", _python, share=0.2),
+        Kind("rust", _rust, engine_inside=False),
+        Kind("c-standin", _c_standin, lacks=no_stub),
+        Kind("bare", _bare, lacks=only_streams),
     ]
 
 
@@ -48,6 +102,7 @@ class Running:
     kind: Kind
     address: str
     pid: int
+    start_s: float = 0.0
 
 
 def free_port() -> int:
@@ -74,24 +129,41 @@ def _answers(server: Running, cpu: int) -> bool:
     return report.get("failed") == 0
 
 
+@dataclass(frozen=True)
+class Bench:
+    """Where things run and what they leave behind."""
+
+    server_cpu: int
+    client_cpu: int
+    folder: Path
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "servers.log"
+
+
 @contextlib.contextmanager
 def serve(
-    kind: Kind, step_ms: float, server_cpu: int, client_cpu: int, log: Path
+    bench: Bench,
+    kind: Kind,
+    step_ms: float,
+    window: int = 4096,
+    event_log: Path | None = None,
 ) -> Iterator[Running]:
-    """The server, started and answering, until the block ends."""
+    """The server, started alone on its core and answering, until the block ends."""
     port = free_port()
-    command = ["taskset", "-c", str(server_cpu), *kind.command]
-    command += ["--port", str(port), kind.step_flag, str(step_ms), "--window", "4096"]
-    with log.open("a") as output:
+    start = Start(port, step_ms, window, MAX_LEN, event_log, bench.client_cpu)
+    command = ["taskset", "-c", str(bench.server_cpu), *kind.command(start)]
+    begun = time.monotonic()
+    with bench.log.open("a") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=dict(os.environ))
     server = Running(kind, f"127.0.0.1:{port}", process.pid)
     try:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not _answers(server, client_cpu):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{kind.name} did not start; see {log}")
-            time.sleep(0.2)
-        yield server
+        while not _answers(server, bench.client_cpu):
+            if process.poll() is not None or time.monotonic() > begun + START_TIMEOUT_S:
+                raise RuntimeError(f"{kind.name} did not start; see {bench.log}")
+            time.sleep(0.1)
+        yield dataclasses.replace(server, start_s=time.monotonic() - begun)
     finally:
         process.terminate()
         try:

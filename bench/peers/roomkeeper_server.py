@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import uvloop
 
 import engine_modules
+import stuck
 from roomkeeper.asyncllm import AsyncLLMEngine
 from roomkeeper.config import Config
 from roomkeeper.engine import ALL_CHOICES, WorkerInfo
@@ -33,6 +34,7 @@ def _arguments() -> argparse.Namespace:
     add("--port", type=int, required=True)
     add("--engine", choices=["steps", "asyncllm"], default="steps")
     add("--window", type=int, default=256)
+    add("--max-len", type=int, default=32768)
     add("--tokens", type=int, default=1_000_000, help="upper bound per request")
     add("--step-ms", type=float, default=0.0, help="0: as fast as it goes")
     add("--event-log", type=Path, help="what the engine saw, a JSON line each")
@@ -47,7 +49,7 @@ def _engine(args: argparse.Namespace) -> StubEngine:
         served_model_name="stub",
         port=args.port,
         max_num_seqs=args.window,
-        max_model_len=200_000,
+        max_model_len=args.max_len,
         disaggregation_mode="null",
         disaggregation_bootstrap_port=8998,
     )
@@ -116,7 +118,9 @@ class StepDriver:
 
 async def _serve(args: argparse.Namespace) -> None:
     engine = _engine(args)
-    info = WorkerInfo(window=args.window, vocab_size=1024, max_context=200_000, model_path="stub")
+    info = WorkerInfo(
+        window=args.window, vocab_size=1024, max_context=args.max_len, model_path="stub"
+    )
     settings = dict(pair.split("=", 1) for pair in args.room)
     servicer = Servicer(info, Config({"log_level": "warning", **settings}))
     servicer.listen(f"127.0.0.1:{args.port}")
@@ -125,6 +129,7 @@ async def _serve(args: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     servicer.start()
+    stuck.install()
     adapter = None
     if args.engine == "asyncllm":
         adapter = AsyncLLMEngine(engine, servicer)

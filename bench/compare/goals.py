@@ -1,0 +1,100 @@
+"""What is to be reached, as ratios of medians of one run: ours to a peer's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compare.rows import Rows
+
+OURS = "roomkeeper"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """`server`'s figure over `peer`'s, which is to be `sense` the bound."""
+
+    work: str
+    metric: str
+    peer: str
+    sense: str
+    bound: float
+    server: str = OURS
+    #: What of both figures is the engine's own, by the name it is measured under: taken off before.
+    less: str | None = None
+
+    def ratio(self, rows: Rows) -> float | None:
+        ours, theirs = (self._figure(rows, server) for server in (self.server, self.peer))
+        if ours is None or theirs is None or theirs <= 0:
+            return None
+        return max(0.0, ours) / theirs
+
+    def _figure(self, rows: Rows, server: str) -> float | None:
+        value = rows.median(self.work, self.metric, server)
+        if value is None or self.less is None:
+            return value
+        engine = rows.median(self.work, self.metric, ENGINE_OF.get(server, ""))
+        return value if engine is None else value - engine
+
+    def met(self, ratio: float) -> bool:
+        return ratio >= self.bound if self.sense == ">=" else ratio <= self.bound
+
+
+#: Which measurement of the engine alone belongs to a server whose engine is in its own process.
+ENGINE_OF = {
+    "roomkeeper": "engine-steps",
+    "roomkeeper-asyncllm": "engine-asyncllm",
+    "python": "engine-asyncllm",
+}
+
+
+def _both(
+    work: str,
+    metric: str,
+    sense: str,
+    python: float | None,
+    rust: float | None,
+    less: str | None = None,
+):
+    bounds = (("python", python), ("rust", rust))
+    return [
+        Goal(work, metric, peer, sense, bound, less=less)
+        for peer, bound in bounds
+        if bound is not None
+    ]
+
+
+GOALS: list[Goal] = [
+    *_both("unpaced-32", "messages_per_s", ">=", 12, 1),
+    *_both("paced-64", "server_cpu_us", "<=", 0.2, 0.6, less="engine"),
+    *_both("paced-64", "client_cpu_us", "<=", 0.3, 0.5),
+    *_both("paced-256", "gap_p99_ms", "<=", 0.5, 1),
+    *_both("paced-64", "ttft_p50_ms", "<=", 0.25, 1, less="engine"),
+    *_both("loads-stuck", "latency_p99_ms", "<=", 0.1, 1),
+    *_both("cancel-128", "abort_p99_ms", "<=", 0.2, 1),
+    *_both("refusals", "requests_per_s", ">=", 10, 1),
+    *_both("slow-reader", "rss_growth_kib", "<=", None, 0.1),
+    Goal("unpaced-32", "server_cpu_us", "bare", "<=", 1.3, server="c-standin"),
+    Goal("paced-64", "server_cpu_us", "floor", "<=", 2.0, server="c-standin"),
+]
+
+
+def verdicts(rows: Rows) -> list[dict]:
+    """Every goal whose two figures were measured."""
+    found = []
+    for goal in GOALS:
+        ratio = goal.ratio(rows)
+        if ratio is None:
+            continue
+        found.append(
+            {
+                "work": goal.work,
+                "metric": goal.metric,
+                "server": goal.server,
+                "peer": goal.peer,
+                "without_engine": goal.less is not None,
+                "ratio": round(ratio, 3),
+                "goal": f"{goal.sense} {goal.bound}",
+                "met": goal.met(ratio),
+            }
+        )
+    return found
