@@ -14,8 +14,9 @@ import statistics
 import time
 from types import SimpleNamespace
 
-import engine_modules
 import uvloop
+
+import engine_modules
 from stub_engine import EngineConfig, StubEngine
 
 

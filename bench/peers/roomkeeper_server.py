@@ -72,7 +72,7 @@ class StepDriver:
     def __init__(self, servicer: Servicer, engine: StubEngine) -> None:
         self._servicer = servicer
         self._engine = engine
-        self._handles: dict[str, int] = {}
+        self._choices: dict[str, tuple[int, int]] = {}
         engine.step_sink = self._push
 
     def on_commands(self) -> None:
@@ -86,33 +86,33 @@ class StepDriver:
                 self._servicer.answer(command.query_id, command.kind == "probe")
 
     def _submit(self, command: Submission) -> None:
-        self._handles[command.engine_id] = command.handle
-        asked = SimpleNamespace(
-            rid=command.engine_id,
-            input_ids=command.input_ids,
-            sampling_params=command.sampling,
-            stream=command.stream,
-            bootstrap_room=None,
-        )
-        self._engine.submit_to_steps(asked)
+        for choice in range(command.n):
+            rid = command.engine_id if command.n == 1 else f"{command.engine_id}-n{choice}"
+            self._choices[rid] = (command.handle, choice)
+            asked = SimpleNamespace(
+                rid=rid,
+                input_ids=command.input_ids,
+                sampling_params=command.sampling,
+                stream=command.stream,
+                bootstrap_room=None,
+            )
+            self._engine.submit_to_steps(asked)
 
     def _abort(self, command: Abort) -> None:
-        for rid in [r for r, handle in self._handles.items() if handle == command.handle]:
-            del self._handles[rid]
+        for rid in [r for r, (handle, _) in self._choices.items() if handle == command.handle]:
+            del self._choices[rid]
             self._engine.abort_request(rid)
         self._servicer.aborted(command.handle, ALL_CHOICES)
 
     def _push(self, step: list) -> None:
         outputs = []
         for request, tokens, reason in step:
-            handle = self._handles.get(request.rid)
-            if handle is None:
+            found = self._choices.get(request.rid)
+            if found is None:
                 continue
-            outputs.append(
-                (handle, 0, tokens, reason, request.prompt_tokens, len(request.tokens), 0)
-            )
+            outputs.append((*found, tokens, reason, request.prompt_tokens, len(request.tokens), 0))
             if reason is not None:
-                del self._handles[request.rid]
+                del self._choices[request.rid]
         self._servicer.push(outputs)
 
 
