@@ -43,7 +43,7 @@ struct rk_connection {
     int fd;       /* ours; -1 once the connection has ended */
     uint64_t opened_ms;
     pthread_mutex_t lock; /* of fd, against its closing while it is corked */
-    uint32_t *marks;      /* one a poller: calls of the current step; each its poller's own */
+    rk_cork *marks;       /* one a poller, each its poller's own */
 };
 
 typedef struct rk_listener {
@@ -115,7 +115,7 @@ void rk_connection_cork(rk_connection *connection, bool on) {
     (void)pthread_mutex_unlock(&connection->lock);
 }
 
-uint32_t *rk_connection_mark(rk_connection *connection, const rk_poller *poller) {
+rk_cork *rk_connection_mark(rk_connection *connection, const rk_poller *poller) {
     return &connection->marks[poller - poller->servicer->pollers];
 }
 

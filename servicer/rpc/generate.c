@@ -167,11 +167,14 @@ static size_t retry_metadata(rk_generate *g, grpc_metadata metadata[METADATA_MAX
     return METADATA_MAX;
 }
 
-/* Starts one batch: headers if they are due, the next message, and the status behind the last one. */
+/* Starts one batch: headers if they are due, the next message, and the status behind the last one. A message
+ * that has more behind it may wait in gRPC core for those, once the headers are out; such a batch is complete
+ * at once. */
 static void start_write(rk_generate *g, bool with_message) {
     grpc_op ops[3];
     memset(ops, 0, sizeof ops);
     size_t count = 0;
+    bool opened = g->headers_sent;
     if (!g->headers_sent) {
         ops[count++].op = GRPC_OP_SEND_INITIAL_METADATA;
         g->headers_sent = true;
@@ -191,6 +194,10 @@ static void start_write(rk_generate *g, bool with_message) {
         } else if (!scratch->failed) {
             bytes = rk_call_message(scratch);
             ops[count].op = GRPC_OP_SEND_MESSAGE;
+            if (opened && g->mark_count > 0)
+                ops[count].flags = GRPC_WRITE_BUFFER_HINT;
+            else
+                g->call.hold_until_us = g->call.poller->now_us + RK_CALL_APART_US;
             ops[count++].data.send_message.send_message = bytes;
         }
     }
@@ -219,7 +226,15 @@ static void start_write(rk_generate *g, bool with_message) {
         grpc_byte_buffer_destroy(bytes);
 }
 
+/* There may be something to write: in this turn's burst. */
 static void pump(rk_generate *g) {
+    if (!g->writing && !g->call.ended)
+        rk_burst_add(&g->call);
+}
+
+/* Its part of the burst. */
+static void write_next(rk_call *call) {
+    rk_generate *g = (rk_generate *)call;
     if (g->writing || g->call.ended)
         return;
     if (g->mark_count > 0)
@@ -416,7 +431,7 @@ void rk_generate_output(rk_generate *g, const rk_output *output) {
         return;
     }
     pump(g);
-    if (request->stream && g->writing) {
+    if (request->stream && g->mark_count > 1) {
         size_t backlog = 0;
         for (uint32_t i = 0; i < g->choice_count; i++)
             backlog += rk_choice_backlog(&g->choices[i]);
@@ -660,6 +675,7 @@ void rk_generate_handle(rk_call *call, const uint8_t *bytes, size_t size) {
     rk_servicer *servicer = call->servicer;
     call->destroy = generate_destroy;
     call->on_closed = call_closed;
+    call->write = write_next;
     g->write_tag.run = written;
     g->post.run = effects_posted;
     atomic_init(&g->posted, 0);

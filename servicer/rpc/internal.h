@@ -60,6 +60,14 @@ typedef struct rk_post {
     void (*run)(struct rk_post *post, rk_poller *poller);
 } rk_post;
 
+/* Calls that have something to write, by rk_call.due_next. Poller thread. */
+typedef struct rk_due_list {
+    rk_call *first;
+    rk_call *last;
+} rk_due_list;
+
+#define RK_CORKED_MAX 16
+
 struct rk_poller {
     rk_servicer *servicer;
     grpc_completion_queue *queue;
@@ -70,6 +78,15 @@ struct rk_poller {
     rk_qnode *first; /* posts of this poller to itself, oldest first */
     rk_qnode *last;
     rk_buf scratch; /* encoders write here, then it is copied into a slice */
+    /* The burst at the end of a turn: burst.c. */
+    rk_due_list due;
+    rk_due_list held;       /* those that wrote a moment ago */
+    uint64_t held_until_us; /* when to look at them again */
+    uint64_t now_us;        /* when the burst began */
+    unsigned turn_events;   /* completions since the last burst */
+    rk_connection *corked[RK_CORKED_MAX]; /* one reference each */
+    size_t corked_count;
+    uint64_t corked_us; /* when the first of them was corked */
 };
 
 /* ---- methods ---- */
@@ -100,7 +117,14 @@ struct rk_call {
     void (*on_closed)(rk_call *call); /* the client has gone or the call is over; may be NULL */
     void (*destroy)(rk_call *call);   /* what the subtype holds; may be NULL */
     bool ended;                       /* its status has been handed to gRPC core, or it was cancelled */
+    void (*write)(rk_call *call);     /* its part of a burst; NULL: it is never due */
+    rk_call *due_next;
+    bool due;               /* in one of the poller's lists, with a reference */
+    uint64_t hold_until_us; /* no write before */
 };
+
+/* How long a call's next write waits for more, at least: far below the time of an engine's step. */
+#define RK_CALL_APART_US 1000
 
 rk_call *rk_call_ref(rk_call *call);
 void rk_call_unref(rk_call *call);
@@ -120,6 +144,17 @@ void rk_call_post(rk_call *call, rk_post *post, rk_poller *self);
 int rk_pollers_start(rk_servicer *servicer, char error[RK_ERROR_MAX]);
 void rk_pollers_stop(rk_servicer *servicer); /* shuts the queues down and joins */
 void rk_poller_post_local(rk_poller *poller, rk_post *post);
+
+/* ---- bursts: burst.c. Poller thread ---- */
+
+/* The call's `write` is to run at the end of this turn, or a moment later. */
+void rk_burst_add(rk_call *call);
+/* A completion has been handled. */
+void rk_burst_event(rk_poller *poller);
+/* No completion is left. False: something was written, so look again. */
+bool rk_burst_idle(rk_poller *poller);
+/* Forgets what is due: the queue has been shut down, and all calls are over. */
+void rk_burst_drop(rk_poller *poller);
 /* Arms one accept for every method on every poller. */
 int rk_accept_all(rk_servicer *servicer);
 
@@ -238,7 +273,12 @@ rk_connection *rk_acceptor_connection(rk_acceptor *acceptor, const char *peer);
 rk_connection *rk_connection_ref(rk_connection *connection);
 void rk_connection_unref(rk_connection *connection);
 void rk_connection_cork(rk_connection *connection, bool on);
-uint32_t *rk_connection_mark(rk_connection *connection, const rk_poller *poller);
+/* A connection as one poller sees it. */
+typedef struct rk_cork {
+    uint32_t writes; /* of the burst that is being put together */
+    bool on;         /* this poller has corked it */
+} rk_cork;
+rk_cork *rk_connection_mark(rk_connection *connection, const rk_poller *poller); /* that poller's thread */
 
 /* ---- what a worker says of itself ---- */
 

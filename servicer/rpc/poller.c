@@ -1,6 +1,7 @@
 /* Pollers: one thread and one completion queue each.
  *
- * A turn of a poller is one completion, then whatever was posted to it meanwhile. Other threads post through
+ * A turn of a poller is the completions that are there, each followed by what was posted meanwhile; at its
+ * end the calls write (burst.c). Other threads post through
  * a lock-free inbox and wake the poller with an empty batch on one of its calls, which gRPC core turns into a
  * completion without touching the transport. Wake-ups coalesce: only the push that finds the inbox empty
  * sends one.
@@ -65,17 +66,31 @@ void rk_call_post(rk_call *call, rk_post *post, rk_poller *self) {
     rk_call_unref(call);
 }
 
+/* Until a completion comes, or a call that is held may write. */
+static gpr_timespec until(const rk_poller *poller) {
+    if (!poller->held.first)
+        return gpr_inf_future(GPR_CLOCK_MONOTONIC);
+    return gpr_time_from_micros((int64_t)poller->held_until_us, GPR_CLOCK_MONOTONIC);
+}
+
 static void *poller_main(void *arg) {
     rk_poller *poller = arg;
+    bool idle = true;
     for (;;) {
-        grpc_event event =
-            grpc_completion_queue_next(poller->queue, gpr_inf_future(GPR_CLOCK_REALTIME), NULL);
+        grpc_event event = grpc_completion_queue_next(
+            poller->queue, idle ? until(poller) : gpr_inf_past(GPR_CLOCK_MONOTONIC), NULL);
         if (event.type == GRPC_QUEUE_SHUTDOWN)
             return NULL;
+        if (event.type == GRPC_QUEUE_TIMEOUT) {
+            idle = rk_burst_idle(poller);
+            continue;
+        }
+        idle = false;
         rk_tag *tag = event.tag;
         RK_TAKES_OVER(tag);
         tag->run(tag, poller, event.success != 0);
         run_local_posts(poller);
+        rk_burst_event(poller);
     }
 }
 
@@ -112,6 +127,7 @@ void rk_pollers_stop(rk_servicer *servicer) {
                     ((rk_tag *)event.tag)->run(event.tag, poller, false);
             } while (event.type != GRPC_QUEUE_SHUTDOWN);
         }
+        rk_burst_drop(poller);
         grpc_completion_queue_destroy(poller->queue);
         poller->queue = NULL;
         rk_buf_free(&poller->scratch);

@@ -49,30 +49,11 @@ static void step_free(rk_step *step) {
     free(step);
 }
 
-/* Corks each connection that has more than one call in this step. A connection's mark counts them. */
-static void cork_step(rk_step *step, rk_poller *poller, bool on) {
-    for (size_t i = 0; i < step->count; i++) {
-        rk_connection *connection = rk_generate_call(step->items[i].generate)->connection;
-        if (!connection)
-            continue;
-        uint32_t *mark = rk_connection_mark(connection, poller);
-        if (on) {
-            if (++*mark == 2)
-                rk_connection_cork(connection, true);
-        } else {
-            if (*mark >= 2)
-                rk_connection_cork(connection, false);
-            *mark = 0;
-        }
-    }
-}
-
 static void step_arrived(rk_post *post, rk_poller *poller) {
     rk_step *step = (rk_step *)post;
-    cork_step(step, poller, true);
+    (void)poller;
     for (size_t i = 0; i < step->count; i++)
         rk_generate_output(step->items[i].generate, &step->items[i].output);
-    cork_step(step, poller, false);
     step_free(step);
 }
 

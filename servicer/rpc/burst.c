@@ -1,0 +1,161 @@
+/* Bursts: what the calls of a poller have to write goes out together, at the end of the poller's turn.
+ *
+ * A call that has something to write is *due*. The turn ends when no completion is left, and after
+ * TURN_EVENTS of them at the latest; then all due calls write, and a connection with more than one of them is
+ * corked until the poller has nothing more to do, or for CORKED_US. So the outputs of one engine step, and the
+ * answers to a wave of requests, leave as few segments, whichever way they came about.
+ *
+ * A call that wrote less than RK_CALL_APART_US ago is held until then: only outputs that follow each other
+ * faster than any engine's steps ever wait, and they go out as one write.
+ *
+ * Poller thread, all of it. */
+#include "base/clock.h"
+#include "rpc/internal.h"
+
+#define TURN_EVENTS 64
+#define CORKED_US 1000
+
+static void append(rk_due_list *list, rk_call *call) {
+    call->due_next = NULL;
+    if (list->last)
+        list->last->due_next = call;
+    else
+        list->first = call;
+    list->last = call;
+}
+
+static rk_call *take_all(rk_due_list *list) {
+    rk_call *first = list->first;
+    list->first = NULL;
+    list->last = NULL;
+    return first;
+}
+
+void rk_burst_add(rk_call *call) {
+    if (call->due)
+        return;
+    call->due = true;
+    append(&call->poller->due, rk_call_ref(call));
+}
+
+/* ---- corks ---- */
+
+static void cork(rk_poller *poller, rk_connection *connection, rk_cork *mark) {
+    if (mark->on || poller->corked_count == RK_CORKED_MAX)
+        return;
+    mark->on = true;
+    rk_connection_cork(connection, true);
+    if (poller->corked_count == 0)
+        poller->corked_us = poller->now_us;
+    poller->corked[poller->corked_count++] = rk_connection_ref(connection);
+}
+
+static void uncork_all(rk_poller *poller) {
+    for (size_t i = 0; i < poller->corked_count; i++) {
+        rk_connection *connection = poller->corked[i];
+        rk_connection_mark(connection, poller)->on = false;
+        rk_connection_cork(connection, false);
+        rk_connection_unref(connection);
+    }
+    poller->corked_count = 0;
+}
+
+/* Counts a connection's writes of this burst; the second one corks it. */
+static void count_write(rk_poller *poller, rk_connection *connection) {
+    if (!connection)
+        return;
+    rk_cork *mark = rk_connection_mark(connection, poller);
+    if (++mark->writes == 2)
+        cork(poller, connection, mark);
+}
+
+/* ---- writing ---- */
+
+/* Those whose time has come are due again; the others stay, and the earliest is remembered. */
+static void look_at_held(rk_poller *poller) {
+    rk_call *call = take_all(&poller->held);
+    poller->held_until_us = UINT64_MAX;
+    while (call) {
+        rk_call *next = call->due_next;
+        if (poller->now_us >= call->hold_until_us) {
+            append(&poller->due, call);
+        } else {
+            append(&poller->held, call);
+            if (call->hold_until_us < poller->held_until_us)
+                poller->held_until_us = call->hold_until_us;
+        }
+        call = next;
+    }
+}
+
+/* Holds those that wrote a moment ago, and counts the others. */
+static void sort_due(rk_poller *poller) {
+    rk_call *call = take_all(&poller->due);
+    while (call) {
+        rk_call *next = call->due_next;
+        if (poller->now_us < call->hold_until_us) {
+            append(&poller->held, call);
+            if (call->hold_until_us < poller->held_until_us)
+                poller->held_until_us = call->hold_until_us;
+        } else {
+            append(&poller->due, call);
+            count_write(poller, call->connection);
+        }
+        call = next;
+    }
+}
+
+static void write_due(rk_poller *poller) {
+    poller->now_us = rk_now_us();
+    if (poller->held.first && poller->now_us >= poller->held_until_us)
+        look_at_held(poller);
+    sort_due(poller);
+    rk_call *call = take_all(&poller->due);
+    while (call) {
+        rk_call *next = call->due_next;
+        call->due = false;
+        if (call->connection)
+            rk_connection_mark(call->connection, poller)->writes = 0;
+        call->write(call); /* may make it due again, for the next burst */
+        rk_call_unref(call);
+        call = next;
+    }
+    if (poller->corked_count > 0 && rk_now_us() - poller->corked_us >= CORKED_US)
+        uncork_all(poller);
+}
+
+/* ---- turns ---- */
+
+static bool anything_to_write(const rk_poller *poller) {
+    return poller->due.first || (poller->held.first && rk_now_us() >= poller->held_until_us);
+}
+
+void rk_burst_event(rk_poller *poller) {
+    if (++poller->turn_events < TURN_EVENTS)
+        return;
+    poller->turn_events = 0;
+    if (anything_to_write(poller))
+        write_due(poller);
+}
+
+bool rk_burst_idle(rk_poller *poller) {
+    poller->turn_events = 0;
+    if (anything_to_write(poller)) {
+        write_due(poller);
+        return false;
+    }
+    uncork_all(poller);
+    return true;
+}
+
+void rk_burst_drop(rk_poller *poller) {
+    rk_due_list *lists[] = {&poller->due, &poller->held};
+    for (size_t i = 0; i < 2; i++) {
+        for (rk_call *call = take_all(lists[i]), *next; call; call = next) {
+            next = call->due_next;
+            call->due = false;
+            rk_call_unref(call);
+        }
+    }
+    uncork_all(poller);
+}
