@@ -14,6 +14,7 @@ import statistics
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import uvloop
 
 import engine_modules
@@ -45,27 +46,31 @@ class _Run:
         self.left = args.requests
         self.messages = 0
         self.first_ms: list[float] = []
-        self._done: dict[str, asyncio.Future] = {}
+        self._done: dict[int, asyncio.Future] = {}
+        self._new: set[int] = set()
         self._begun: dict[str, float] = {}
         if args.engine == "steps":
-            self.engine.step_sink = self._take_step
+            self.engine.token_sink = self._take_step
 
-    def _take_step(self, step: list) -> None:
-        for request, _tokens, reason in step:
-            self.messages += 1
-            self._first(request.rid)
-            if reason is not None:
-                self._done.pop(request.rid).set_result(None)
+    def _take_step(self, handles: np.ndarray, _tokens: np.ndarray, ends: list) -> None:
+        self.messages += len(handles)
+        if self._new:
+            for handle in self._new.intersection(handles.tolist()):
+                self._new.remove(handle)
+                self._first(f"alone-{handle}")
+        for row, _reason in ends:
+            self._done.pop(int(handles[row])).set_result(None)
 
     def _first(self, rid: str) -> None:
         begun = self._begun.pop(rid, None)
         if begun is not None:
             self.first_ms.append((time.perf_counter() - begun) * 1000)
 
-    async def worker(self, number: int) -> None:
+    async def worker(self) -> None:
         while self.left > 0:
             self.left -= 1
-            rid = f"alone-{number}-{self.left}"
+            handle = self.left
+            rid = f"alone-{handle}"
             asked = SimpleNamespace(
                 rid=rid,
                 input_ids=list(range(20, 148)),
@@ -76,8 +81,9 @@ class _Run:
             self._begun[rid] = time.perf_counter()
             if self.args.engine == "steps":
                 done = asyncio.get_running_loop().create_future()
-                self._done[rid] = done
-                self.engine.submit_to_steps(asked)
+                self._done[handle] = done
+                self._new.add(handle)
+                self.engine.submit_to_steps(asked, handle)
                 await done
             else:
                 async for _output in self.engine.generate_request(asked):
@@ -87,7 +93,7 @@ class _Run:
     async def measure(self) -> dict:
         self.engine.auto_create_handle_loop()
         cpu, wall = time.process_time(), time.perf_counter()
-        await asyncio.gather(*(self.worker(number) for number in range(self.args.streams)))
+        await asyncio.gather(*(self.worker() for _ in range(self.args.streams)))
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
         return {
             "messages": self.messages,

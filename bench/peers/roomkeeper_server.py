@@ -1,6 +1,6 @@
 """Start roomkeeper on the same stub engine as the peers.
 
-`--engine steps`: the engine hands over whole steps (`Servicer.push`).
+`--engine steps`: the engine hands over whole steps as arrays (`Servicer.push_tokens`).
 `--engine asyncllm`: the engine has the shape of TokenSpeed's AsyncLLM, a dict and
 an async generator a request, read by roomkeeper's own adapter.
 Serves until SIGTERM.
@@ -15,6 +15,7 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import uvloop
 
 import engine_modules
@@ -26,6 +27,9 @@ from roomkeeper.servicer import Abort, Query, Servicer, Submission
 from stub_engine import EngineConfig, StubEngine
 
 BEAT_S = 0.25
+#: The stub engine knows one number a request: the choice stands above the handle.
+CHOICE_SHIFT = 48
+HANDLE_MAX = (1 << CHOICE_SHIFT) - 1
 
 
 def _arguments() -> argparse.Namespace:
@@ -72,8 +76,13 @@ class StepDriver:
     def __init__(self, servicer: Servicer, engine: StubEngine) -> None:
         self._servicer = servicer
         self._engine = engine
-        self._choices: dict[str, tuple[int, int]] = {}
-        engine.step_sink = self._push
+        #: Requests of the engine by handle: one a choice.
+        self._rids: dict[int, list[str]] = {}
+        #: How many of them have not ended.
+        self._open: dict[int, int] = {}
+        #: How many requests have more than one.
+        self._several = 0
+        engine.token_sink = self._push
 
     def on_commands(self) -> None:
         """The servicer has something for the engine."""
@@ -86,9 +95,15 @@ class StepDriver:
                 self._servicer.answer(command.query_id, command.kind == "probe")
 
     def _submit(self, command: Submission) -> None:
-        for choice in range(command.n):
-            rid = command.engine_id if command.n == 1 else f"{command.engine_id}-n{choice}"
-            self._choices[rid] = (command.handle, choice)
+        if command.handle > HANDLE_MAX:
+            raise RuntimeError(f"handle {command.handle}: the bench counts to {HANDLE_MAX}")
+        rids = [f"{command.engine_id}-n{choice}" for choice in range(command.n)]
+        if command.n == 1:
+            rids = [command.engine_id]
+        self._rids[command.handle] = rids
+        self._open[command.handle] = command.n
+        self._several += command.n > 1
+        for choice, rid in enumerate(rids):
             asked = SimpleNamespace(
                 rid=rid,
                 input_ids=command.input_ids,
@@ -96,24 +111,26 @@ class StepDriver:
                 stream=command.stream,
                 bootstrap_room=None,
             )
-            self._engine.submit_to_steps(asked)
+            self._engine.submit_to_steps(asked, command.handle | choice << CHOICE_SHIFT)
 
     def _abort(self, command: Abort) -> None:
-        for rid in [r for r, (handle, _) in self._choices.items() if handle == command.handle]:
-            del self._choices[rid]
+        for rid in list(self._rids.get(command.handle, [])):
             self._engine.abort_request(rid)
         self._servicer.aborted(command.handle, ALL_CHOICES)
 
-    def _push(self, step: list) -> None:
-        outputs = []
-        for request, tokens, reason in step:
-            found = self._choices.get(request.rid)
-            if found is None:
-                continue
-            outputs.append((*found, tokens, reason, request.prompt_tokens, len(request.tokens), 0))
-            if reason is not None:
-                del self._choices[request.rid]
-        self._servicer.push(outputs)
+    def _push(self, rows: np.ndarray, tokens: np.ndarray, ends: list[tuple[int, dict]]) -> None:
+        handles, choices = rows, None
+        if self._several:
+            handles = rows & np.uint64(HANDLE_MAX)
+            choices = (rows >> np.uint64(CHOICE_SHIFT)).astype(np.uint32)
+        counts = None if len(tokens) == len(rows) else np.zeros(len(rows), np.uint32)
+        self._servicer.push_tokens(handles, tokens, ends, choices=choices, counts=counts)
+        for row, _reason in ends:
+            handle = int(handles[row])
+            self._open[handle] -= 1
+            if self._open[handle] == 0:
+                self._several -= len(self._rids[handle]) > 1
+                del self._open[handle], self._rids[handle]
 
 
 async def _serve(args: argparse.Namespace) -> None:

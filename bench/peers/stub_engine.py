@@ -12,8 +12,9 @@ This is what turns a burst larger than the decode's window into failures: rooms
 queue at the decode while their prefill's deadline runs.
 
 Two ways out.  By default each request has its own async generator, as AsyncLLM
-has, and its outputs are dicts.  An engine with a `step_sink` hands over the
-outputs of a whole step in one call instead; everything else is the same code.
+has, and its outputs are dicts.  An engine with a `token_sink` keeps its batch in
+columns, as engines that run a model do, and hands over the tokens of a whole step
+as arrays; everything else is the same code.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TextIO
 
+import numpy as np
+
 from rooms import Rooms
 
 ROOM_POLL_S = 0.005
@@ -37,8 +40,10 @@ PAGES_PER_REQUEST = 4
 # a request with this many unread outputs skips the step.
 UNREAD_LIMIT = 4
 
-# One request's part of a step: the request, its new tokens, its finish reason.
-StepOutput = tuple["_Request", list[int], dict | None]
+TOKEN_FIRST, TOKEN_CYCLE, ONE = np.uint32(10), np.uint32(900), np.uint32(1)
+
+# Takes a step: handles (uint64), token ids (uint32), rows that end with their finish reasons.
+TokenSink = Callable[[np.ndarray, np.ndarray, list[tuple[int, dict]]], None]
 
 
 @dataclasses.dataclass
@@ -68,14 +73,12 @@ class _Request:
         self.unread: deque[dict] = deque()
         self.has_unread = asyncio.Event()
         self.finished = False
-        self.step: list[StepOutput] | None = None  # outputs go there, if anywhere
+        #: What stands for it in the columns' steps; None: it has an async generator.
+        self.handle: int | None = None
 
     def put(self, tokens: list[int], reason: dict | None) -> None:
         """Queue an output: new tokens of a stream, all tokens otherwise."""
         self.tokens.extend(tokens)
-        if self.step is not None:
-            self.step.append((self, tokens if self.streams else self.tokens, reason))
-            return
         visible = tokens if self.streams else list(self.tokens)
         output = {
             "output_ids": visible,
@@ -112,6 +115,53 @@ class _Request:
             yield output
             if output["meta_info"]["finish_reason"] is not None:
                 return
+
+
+class _Columns:
+    """The requests that generate, a row each; a step is a few operations on whole columns."""
+
+    def __init__(self) -> None:
+        self.requests: list[_Request] = []
+        self._handles = np.zeros(64, np.uint64)
+        self._produced = np.zeros(64, np.uint32)
+        self._left = np.zeros(64, np.uint32)
+
+    def add(self, request: _Request) -> None:
+        row = len(self.requests)
+        if row == len(self._handles):
+            for name in ("_handles", "_produced", "_left"):
+                column = getattr(self, name)
+                setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
+        self.requests.append(request)
+        self._handles[row] = request.handle
+        self._produced[row] = 0
+        self._left[row] = request.wanted
+
+    def remove(self, row: int) -> None:
+        """The last row takes its place."""
+        last = self.requests.pop()
+        if row < len(self.requests):
+            self.requests[row] = last
+            for column in (self._handles, self._produced, self._left):
+                column[row] = column[len(self.requests)]
+
+    def find(self, request: _Request) -> int | None:
+        for row, other in enumerate(self.requests):
+            if other is request:
+                return row
+        return None
+
+    def step(self) -> tuple[np.ndarray, np.ndarray, list[int]]:
+        """A token to every row: handles, token ids, and the rows that have their last one."""
+        rows = len(self.requests)
+        produced = self._produced[:rows]
+        left = self._left[:rows]
+        tokens = produced % TOKEN_CYCLE
+        tokens += TOKEN_FIRST
+        produced += ONE
+        left -= ONE
+        over = [] if np.count_nonzero(left) == rows else np.flatnonzero(left == 0).tolist()
+        return self._handles[:rows], tokens, over
 
 
 class _LoadSnapshots:
@@ -155,8 +205,8 @@ class StubEngine:
         self._has_work = asyncio.Event()
         self._tasks: set[asyncio.Task] = set()
         self._started = False
-        self.step_sink: Callable[[list[StepOutput]], None] | None = None
-        self._step: list[StepOutput] = []
+        self.token_sink: TokenSink | None = None
+        self._columns = _Columns()
 
     def auto_create_handle_loop(self) -> None:
         """Start the engine on the running event loop, once."""
@@ -173,27 +223,28 @@ class StubEngine:
         async for output in request.outputs():
             yield output
 
-    def submit_to_steps(self, asked: Any) -> None:
-        """Submit a request whose outputs go to the step sink."""
+    def submit_to_steps(self, asked: Any, handle: int) -> None:
+        """Submit a request whose tokens go to the token sink, under this handle."""
         limit = (asked.sampling_params or {}).get("max_new_tokens")
         wanted = min(self._config.tokens, limit or self._config.tokens)
         request = _Request(asked.rid, asked, wanted)
-        request.step = self._step
+        request.handle = handle
         self._accept(request, asked)
-        self._flush_step()
 
     def _accept(self, request: _Request, asked: Any) -> None:
         if asked.input_ids[0] == REFUSED_FIRST_TOKEN:
             self._log("refuse", request)
-            request.put([], _failure("queue full", status=429))
+            self._fail(request, _failure("queue full", status=429))
         else:
             self._submit(request)
 
-    def _flush_step(self) -> None:
-        if self._step:
-            step = list(self._step)
-            self._step.clear()
-            self.step_sink(step)
+    def _fail(self, request: _Request, reason: dict) -> None:
+        if request.handle is None:
+            request.put([], reason)
+        else:
+            self.token_sink(
+                np.array([request.handle], np.uint64), np.zeros(0, np.uint32), [(0, reason)]
+            )
 
     def abort_request(self, rid: str) -> None:
         """End a live request; an unknown one is none of our business."""
@@ -242,7 +293,10 @@ class StubEngine:
                 self._start_generating(request)
 
     def _start_generating(self, request: _Request) -> None:
-        self._generating[request.rid] = request
+        if request.handle is None:
+            self._generating[request.rid] = request
+        else:
+            self._columns.add(request)
         self._has_work.set()
 
     async def _prefill(self, request: _Request) -> None:
@@ -284,7 +338,7 @@ class StubEngine:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
-            if not self._generating:
+            if not self._generating and not self._columns.requests:
                 self._has_work.clear()
                 await self._has_work.wait()
                 due = loop.time()
@@ -296,11 +350,23 @@ class StubEngine:
                     continue
                 if request.advance():
                     self._retire(request, {"type": "length"})
-            if self.step_sink is not None:
-                self._flush_step()
+            if self._columns.requests:
+                self._step_columns()
+
+    def _step_columns(self) -> None:
+        handles, tokens, over = self._columns.step()
+        requests = self._columns.requests
+        ends = [(row, {"type": "length", "length": requests[row].wanted}) for row in over]
+        self.token_sink(handles, tokens, ends)
+        for row in reversed(over):
+            request = requests[row]
+            self._columns.remove(row)
+            self._retire(request, {"type": "length"})
 
     def _finish(self, request: _Request, reason: dict) -> None:
-        request.put([], reason)
+        if request.handle is not None and (row := self._columns.find(request)) is not None:
+            self._columns.remove(row)
+        self._fail(request, reason)
         self._retire(request, reason)
 
     def _retire(self, request: _Request, reason: dict) -> None:

@@ -101,7 +101,7 @@ PyObject *rk_py_counts(rk_servicer *servicer);
 /* loads.c: pushes a list of dicts. 0, or -1 with an exception. */
 int rk_py_loads(rk_servicer *servicer, PyObject *loads);
 
-/* outputs.c: one push on its way. Reads outputs one by one; what cannot be read is remembered. */
+/* One push on its way: outputs.c. Reads outputs one by one; what cannot be read is remembered. */
 typedef struct rk_step_reader {
     rk_module_state *state;
     rk_arena *arena;    /* everything the outputs point to */
@@ -118,7 +118,26 @@ typedef struct rk_step_reader {
 int rk_py_push(rk_module_state *state, rk_servicer *servicer, PyObject *step);
 int rk_py_push_asyncllm(rk_module_state *state, rk_servicer *servicer, PyObject *step);
 
-/* For asyncllm.c. 0, or -1 with an exception. */
+/* A step as arrays: buffers of native integers, one row an output. */
+typedef struct rk_py_arrays {
+    PyObject *handles;   /* uint64 */
+    PyObject *token_ids; /* uint32, those of row after row */
+    PyObject *ends;      /* iterable of (row, finish) */
+    PyObject *choices;   /* uint32; None: 0 */
+    PyObject *counts;    /* uint32, tokens of each row; None: 1 */
+} rk_py_arrays;
+/* arrays.c. Likewise; arrays that do not fit together push nothing. */
+int rk_py_push_tokens(rk_module_state *state, rk_servicer *servicer, const rk_py_arrays *arrays);
+
+/* For asyncllm.c and arrays.c. 0, or -1 with an exception. */
+int rk_reader_open(rk_step_reader *reader, rk_module_state *state);
+/* Hands over what could be read, frees the reader, and raises what could not. `result` < 0: an exception is
+ * set already and wins. */
+int rk_reader_close(rk_step_reader *reader, rk_servicer *servicer, int result);
+int rk_reader_append(rk_step_reader *reader, const rk_output *output);
+/* Remembers the exception that is set, with its place `what`[at], and whom it is about (NULL: nobody knows).
+ * -1: it is none of ours to keep (KeyboardInterrupt and the like). */
+int rk_reader_note_bad(rk_step_reader *reader, const char *what, Py_ssize_t at, const rk_output *about);
 int rk_reader_tokens(rk_step_reader *reader, PyObject *ids, size_t from, size_t count, const uint32_t **out);
 int rk_reader_finish(rk_step_reader *reader, PyObject *finish, rk_output *output);
 int rk_reader_text(rk_step_reader *reader, PyObject *object, const char **text, size_t *bytes);

@@ -239,7 +239,7 @@ static int read_tuple(rk_step_reader *reader, PyObject *item, rk_output *output)
 
 /* ---- the step ---- */
 
-static int append(rk_step_reader *reader, const rk_output *output) {
+int rk_reader_append(rk_step_reader *reader, const rk_output *output) {
     if (reader->count == reader->capacity) {
         size_t capacity = reader->capacity ? 2 * reader->capacity : 64;
         rk_output *larger = realloc(reader->outputs, capacity * sizeof *larger);
@@ -254,20 +254,18 @@ static int append(rk_step_reader *reader, const rk_output *output) {
     return 0;
 }
 
-/* Remembers the exception that is set, with its place, and who it is about. -1: it is none of ours to keep
- * (KeyboardInterrupt and the like). */
-static int note_bad(rk_step_reader *reader, Py_ssize_t at, const rk_output *output, bool named) {
+int rk_reader_note_bad(rk_step_reader *reader, const char *what, Py_ssize_t at, const rk_output *about) {
     if (!PyErr_ExceptionMatches(PyExc_Exception))
         return -1;
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
     if (!reader->error)
-        reader->error = PyUnicode_FromFormat("step[%zd]: %S", at, value);
+        reader->error = PyUnicode_FromFormat("%s[%zd]: %S", what, at, value);
     if (!reader->failed)
         reader->failed = PyList_New(0);
     PyObject *who =
-        named ? Py_BuildValue("(KI)", (unsigned long long)output->handle, (unsigned)output->choice) : NULL;
+        about ? Py_BuildValue("(KI)", (unsigned long long)about->handle, (unsigned)about->choice) : NULL;
     if (who && reader->failed)
         (void)PyList_Append(reader->failed, who);
     Py_XDECREF(who);
@@ -286,7 +284,7 @@ static int raise_bad(rk_step_reader *reader) {
     return -1;
 }
 
-static int reader_open(rk_step_reader *reader, rk_module_state *state) {
+int rk_reader_open(rk_step_reader *reader, rk_module_state *state) {
     memset(reader, 0, sizeof *reader);
     reader->state = state;
     reader->arena = rk_arena_new(STEP_BYTES_MAX);
@@ -295,9 +293,7 @@ static int reader_open(rk_step_reader *reader, rk_module_state *state) {
     return reader->arena ? 0 : -1;
 }
 
-/* Hands over what could be read, frees the reader, and raises what could not. `result` < 0: an exception
- * is set already and wins. */
-static int reader_close(rk_step_reader *reader, rk_servicer *servicer, int result) {
+int rk_reader_close(rk_step_reader *reader, rk_servicer *servicer, int result) {
     if (reader->count > 0)
         rk_sink_push(servicer, reader->outputs, reader->count);
     if (result == 0 && reader->error)
@@ -313,16 +309,16 @@ static int reader_close(rk_step_reader *reader, rk_servicer *servicer, int resul
 static int add_tuple(rk_step_reader *reader, PyObject *item, Py_ssize_t at) {
     rk_output output = {0};
     if (tuple_head(item, &output) < 0)
-        return note_bad(reader, at, &output, false);
+        return rk_reader_note_bad(reader, "step", at, NULL);
     if (read_tuple(reader, item, &output) < 0)
-        return note_bad(reader, at, &output, true);
-    return append(reader, &output);
+        return rk_reader_note_bad(reader, "step", at, &output);
+    return rk_reader_append(reader, &output);
 }
 
 int rk_py_push(rk_module_state *state, rk_servicer *servicer, PyObject *step) {
     PyObject *items = PySequence_List(step);
     rk_step_reader reader;
-    if (!items || reader_open(&reader, state) < 0) {
+    if (!items || rk_reader_open(&reader, state) < 0) {
         Py_XDECREF(items);
         return -1;
     }
@@ -330,7 +326,7 @@ int rk_py_push(rk_module_state *state, rk_servicer *servicer, PyObject *step) {
     for (Py_ssize_t i = 0; result == 0 && i < PyList_Size(items); i++)
         result = add_tuple(&reader, PyList_GetItem(items, i), i);
     Py_DECREF(items);
-    return reader_close(&reader, servicer, result);
+    return rk_reader_close(&reader, servicer, result);
 }
 
 static int add_dict(rk_step_reader *reader, PyObject *item, Py_ssize_t at) {
@@ -338,7 +334,7 @@ static int add_dict(rk_step_reader *reader, PyObject *item, Py_ssize_t at) {
     PyObject *choice = PyTuple_Check(item) && PyTuple_Size(item) == 2 ? PyTuple_GetItem(item, 0) : NULL;
     if (!choice || !PyObject_TypeCheck(choice, reader->state->choice_type)) {
         PyErr_SetString(PyExc_TypeError, "an output is a tuple of 2: (Choice, dict)");
-        return note_bad(reader, at, &output, false);
+        return rk_reader_note_bad(reader, "step", at, NULL);
     }
     rk_py_choice *request = (rk_py_choice *)choice;
     if (request->finished)
@@ -346,14 +342,14 @@ static int add_dict(rk_step_reader *reader, PyObject *item, Py_ssize_t at) {
     output.handle = request->handle;
     output.choice = request->choice;
     if (rk_reader_asyncllm(reader, request, PyTuple_GetItem(item, 1), &output) < 0)
-        return note_bad(reader, at, &output, true);
-    return append(reader, &output);
+        return rk_reader_note_bad(reader, "step", at, &output);
+    return rk_reader_append(reader, &output);
 }
 
 int rk_py_push_asyncllm(rk_module_state *state, rk_servicer *servicer, PyObject *step) {
     PyObject *items = PySequence_List(step);
     rk_step_reader reader;
-    if (!items || reader_open(&reader, state) < 0) {
+    if (!items || rk_reader_open(&reader, state) < 0) {
         Py_XDECREF(items);
         return -1;
     }
@@ -361,5 +357,5 @@ int rk_py_push_asyncllm(rk_module_state *state, rk_servicer *servicer, PyObject 
     for (Py_ssize_t i = 0; result == 0 && i < PyList_Size(items); i++)
         result = add_dict(&reader, PyList_GetItem(items, i), i);
     Py_DECREF(items);
-    return reader_close(&reader, servicer, result);
+    return rk_reader_close(&reader, servicer, result);
 }

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from typing_extensions import Buffer
+
 __version__: str
 
 def config_keys() -> list[tuple[str, str, str, float, float, str, str, str]]:
@@ -129,6 +131,15 @@ class Servicer:
     def fileno(self) -> int: ...
     def take(self) -> list[Submission | Abort | Query | ReleaseRoom | Encode]: ...
     def push(self, step: Iterable[_Output], /) -> None: ...
+    def push_tokens(
+        self,
+        handles: Buffer,
+        token_ids: Buffer,
+        ends: Iterable[tuple[int, Any]],
+        choices: Buffer | None,
+        counts: Buffer | None,
+        /,
+    ) -> None: ...
     def push_asyncllm(self, step: Iterable[tuple[Choice, dict[str, Any]]], /) -> None: ...
     def aborted(self, handle: int, choice: int, /) -> None: ...
     def released(self, handle: int, /) -> None: ...

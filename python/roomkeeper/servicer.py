@@ -14,12 +14,15 @@ import atexit
 import contextlib
 import weakref
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from roomkeeper import _bridge
 from roomkeeper._bridge import Abort, Choice, Encode, Query, ReleaseRoom, Submission
 from roomkeeper.config import Config
 from roomkeeper.engine import ALL_CHOICES, EngineLoad, EngineState, WorkerInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = [
     "ALL_CHOICES",
@@ -155,6 +158,30 @@ class Servicer:
         after the others went through.
         """
         self._core.push(step)
+
+    def push_tokens(
+        self,
+        handles: Buffer,
+        token_ids: Buffer,
+        ends: Iterable[tuple[int, Any]] = (),
+        *,
+        choices: Buffer | None = None,
+        counts: Buffer | None = None,
+    ) -> None:
+        """As ``push``, with a step's outputs in arrays: a row of each is one output.
+
+        The cheapest way in, for an engine that has the tokens of a step in one array. ``handles``:
+        native uint64, as ``take()`` gave them. ``token_ids``: native uint32, the new ones of row
+        after row; ``counts`` of them each (native uint32, 0 is fine), or one each without it.
+        ``choices``: native uint32; without it, choice 0. Any object with a buffer will do: bytes,
+        ``array.array``, a numpy array. ``ends``: a (row, finish) for each output that is the last
+        of its choice, with finish as in ``push``. Prompt and completion tokens are counted here,
+        and no cached tokens are reported.
+
+        Raises TypeError or ValueError for arrays that do not fit together, and pushes nothing
+        then; BadOutputError for ends it cannot read, after the others went through.
+        """
+        self._core.push_tokens(handles, token_ids, ends, choices, counts)
 
     def push_asyncllm(self, step: Iterable[tuple[Choice, dict[str, Any]]]) -> None:
         """As ``push``, with TokenSpeed's output dicts. ``Choice`` keeps what has been pushed.

@@ -2,8 +2,8 @@
  *
  * A call that has something to write is *due*. The turn ends when no completion is left, and after
  * TURN_EVENTS of them at the latest; then all due calls write, and a connection with more than one of them is
- * corked until the poller has nothing more to do, or for CORKED_US. So the outputs of one engine step, and the
- * answers to a wave of requests, leave as few segments, whichever way they came about.
+ * corked until the poller has nothing more to do, or for CORKED_US. So the outputs of one engine step, and
+ * the answers to a wave of requests, leave as few segments, whichever way they came about.
  *
  * A call that wrote less than RK_CALL_APART_US ago is held until then: only outputs that follow each other
  * faster than any engine's steps ever wait, and they go out as one write.

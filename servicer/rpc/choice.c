@@ -148,9 +148,13 @@ int rk_choice_add(rk_choice *choice, const rk_output *output, bool with_logprobs
         memcpy(choice->ids + choice->count, output->token_ids + output->token_count - fresh,
                fresh * sizeof *choice->ids);
     choice->count += fresh;
-    choice->prompt_tokens = output->prompt_tokens;
-    choice->completion_tokens = output->completion_tokens;
-    choice->cached_tokens = output->cached_tokens;
+    if (output->counted) {
+        choice->completion_tokens = (uint32_t)choice->count;
+    } else {
+        choice->prompt_tokens = output->prompt_tokens;
+        choice->completion_tokens = output->completion_tokens;
+        choice->cached_tokens = output->cached_tokens;
+    }
     choice->spec_accepted_tokens = output->spec_accepted_tokens;
     choice->spec_draft_tokens = output->spec_draft_tokens;
     return output->finish == RK_FINISH_NONE ? 0 : finish(choice, output, trim_stop);

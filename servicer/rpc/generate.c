@@ -23,7 +23,7 @@
 #include "rpc/links.h"
 
 /* Chunks that may wait for the reader one by one; past that the last one grows instead. */
-#define MARKS_MAX 64
+#define MARKS_MAX 256
 
 static void pump(rk_generate *g);
 static void client_lost(rk_generate *g);
@@ -410,6 +410,8 @@ void rk_generate_output(rk_generate *g, const rk_output *output) {
     }
     const rk_request *request = g->request;
     size_t before = choice->count;
+    if (output->counted)
+        choice->prompt_tokens = (uint32_t)request->input_count;
     int result = rk_choice_add(choice, output, request->return_logprob, !request->sampling.no_stop_trim);
     if (result == 0 && request->stream && (choice->count > before || !choice->announced)) {
         choice->announced = true;

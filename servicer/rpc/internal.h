@@ -80,10 +80,10 @@ struct rk_poller {
     rk_buf scratch; /* encoders write here, then it is copied into a slice */
     /* The burst at the end of a turn: burst.c. */
     rk_due_list due;
-    rk_due_list held;       /* those that wrote a moment ago */
-    uint64_t held_until_us; /* when to look at them again */
-    uint64_t now_us;        /* when the burst began */
-    unsigned turn_events;   /* completions since the last burst */
+    rk_due_list held;                     /* those that wrote a moment ago */
+    uint64_t held_until_us;               /* when to look at them again */
+    uint64_t now_us;                      /* when the burst began */
+    unsigned turn_events;                 /* completions since the last burst */
     rk_connection *corked[RK_CORKED_MAX]; /* one reference each */
     size_t corked_count;
     uint64_t corked_us; /* when the first of them was corked */

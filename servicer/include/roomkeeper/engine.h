@@ -263,6 +263,9 @@ typedef struct rk_output {
     const uint32_t *token_ids;
     size_t token_count;
     bool cumulative; /* token_ids are all of the choice's so far; false: only the new ones */
+    /* The servicer counts: the three that follow are not looked at. The prompt's tokens are then the
+     * request's and the completion's those that have come; cached ones stay as they were last said. */
+    bool counted;
     uint32_t prompt_tokens;
     uint32_t completion_tokens; /* all of the choice's so far */
     uint32_t cached_tokens;
