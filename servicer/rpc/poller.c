@@ -83,14 +83,15 @@ static void *poller_main(void *arg) {
             return NULL;
         if (event.type == GRPC_QUEUE_TIMEOUT) {
             idle = rk_burst_idle(poller);
-            continue;
+        } else {
+            idle = false;
+            rk_tag *tag = event.tag;
+            RK_TAKES_OVER(tag);
+            tag->run(tag, poller, event.success != 0);
+            run_local_posts(poller);
+            rk_burst_event(poller);
         }
-        idle = false;
-        rk_tag *tag = event.tag;
-        RK_TAKES_OVER(tag);
-        tag->run(tag, poller, event.success != 0);
-        run_local_posts(poller);
-        rk_burst_event(poller);
+        run_local_posts(poller); /* a batch that was refused may have ended a call */
     }
 }
 
