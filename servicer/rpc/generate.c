@@ -24,6 +24,8 @@
 
 /* Chunks that may wait for the reader one by one; past that the last one grows instead. */
 #define MARKS_MAX 256
+/* Messages in a row that gRPC core may keep for the next one: then one that waits for the reader. */
+#define HINTED_MAX 64
 
 static void pump(rk_generate *g);
 static void client_lost(rk_generate *g);
@@ -118,6 +120,8 @@ static void written(rk_tag *tag, rk_poller *poller, bool ok) {
     (void)poller;
     rk_generate *g = RK_CONTAINER(tag, rk_generate, write_tag);
     g->writing = false;
+    if (g->hinted == 0)
+        g->unread_bytes = 0; /* it went out, and with it all before it */
     if (!ok)
         client_lost(g);
     else if (g->call.ended)
@@ -185,7 +189,10 @@ static void start_write(rk_generate *g, bool with_message) {
         scratch->size = 0;
         scratch->failed = false;
         const rk_mark *mark = &g->marks[g->mark_first];
+        rk_choice *choice = &g->choices[mark->choice];
+        size_t before = rk_choice_backlog(choice);
         encode_mark(g, mark, scratch);
+        size_t taken = before - rk_choice_backlog(choice);
         g->mark_first++;
         g->mark_count--;
         if (scratch->failed && !g->end_set) {
@@ -194,7 +201,10 @@ static void start_write(rk_generate *g, bool with_message) {
         } else if (!scratch->failed) {
             bytes = rk_call_message(scratch);
             ops[count].op = GRPC_OP_SEND_MESSAGE;
-            if (opened && g->mark_count > 0)
+            bool hinted = opened && g->mark_count > 0 && g->hinted < HINTED_MAX;
+            g->hinted = hinted ? g->hinted + 1 : 0;
+            g->unread_bytes += hinted ? taken : 0;
+            if (hinted)
                 ops[count].flags = GRPC_WRITE_BUFFER_HINT;
             else
                 g->call.hold_until_us = g->call.poller->now_us + RK_CALL_APART_US;
@@ -433,8 +443,8 @@ void rk_generate_output(rk_generate *g, const rk_output *output) {
         return;
     }
     pump(g);
-    if (request->stream && g->mark_count > 1) {
-        size_t backlog = 0;
+    if (request->stream && (g->mark_count > 1 || g->unread_bytes > 0)) {
+        size_t backlog = g->unread_bytes;
         for (uint32_t i = 0; i < g->choice_count; i++)
             backlog += rk_choice_backlog(&g->choices[i]);
         if (backlog > (size_t)g->call.servicer->config.backlog_bytes)

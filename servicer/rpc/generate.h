@@ -38,11 +38,13 @@ struct rk_generate {
     size_t mark_capacity;
 
     rk_tag write_tag;
-    bool writing;      /* a batch is in flight */
-    bool headers_due;  /* headers may go out now */
-    bool headers_sent; /* they are in a batch that has been started */
-    bool end_set;      /* `end` is decided and goes out behind the marks */
-    bool end_retry;    /* with retry metadata */
+    uint32_t hinted;     /* messages since the last one that was not hinted */
+    size_t unread_bytes; /* of output in gRPC core's buffer, which no reader has asked for yet */
+    bool writing;        /* a batch is in flight */
+    bool headers_due;    /* headers may go out now */
+    bool headers_sent;   /* they are in a batch that has been started */
+    bool end_set;        /* `end` is decided and goes out behind the marks */
+    bool end_retry;      /* with retry metadata */
     rk_status end;
 
     rk_post post;            /* queued while `posted` is not 0 */
