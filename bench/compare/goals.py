@@ -19,8 +19,8 @@ class Goal:
     sense: str
     bound: float
     server: str = OURS
-    #: What of both figures is the engine's own, by the name it is measured under: taken off before.
-    less: str | None = None
+    #: Whether what of both figures is the engine's own is taken off before.
+    without_engine: bool = False
 
     def ratio(self, rows: Rows) -> float | None:
         ours, theirs = (self._figure(rows, server) for server in (self.server, self.peer))
@@ -30,7 +30,7 @@ class Goal:
 
     def _figure(self, rows: Rows, server: str) -> float | None:
         value = rows.median(self.work, self.metric, server)
-        if value is None or self.less is None:
+        if value is None or not self.without_engine:
             return value
         engines = WAITS_FOR if self.metric.startswith("ttft") else ENGINE_OF
         engine = rows.median(self.work, self.metric, engines.get(server, ""))
@@ -57,11 +57,11 @@ def _both(
     sense: str,
     python: float | None,
     rust: float | None,
-    less: str | None = None,
+    without_engine: bool = False,
 ):
     bounds = (("python", python), ("rust", rust))
     return [
-        Goal(work, metric, peer, sense, bound, less=less)
+        Goal(work, metric, peer, sense, bound, without_engine=without_engine)
         for peer, bound in bounds
         if bound is not None
     ]
@@ -69,10 +69,10 @@ def _both(
 
 GOALS: list[Goal] = [
     *_both("unpaced-32", "messages_per_s", ">=", 12, 1),
-    *_both("paced-64", "server_cpu_us", "<=", 0.2, 0.6, less="engine"),
+    *_both("paced-64", "server_cpu_us", "<=", 0.2, 0.6, without_engine=True),
     *_both("paced-64", "client_cpu_us", "<=", 0.3, 0.5),
     *_both("paced-256", "gap_p99_ms", "<=", 0.5, 1),
-    *_both("paced-64", "ttft_p50_ms", "<=", 0.25, 1, less="engine"),
+    *_both("paced-64", "ttft_p50_ms", "<=", 0.25, 1, without_engine=True),
     *_both("loads-stuck", "latency_p99_ms", "<=", 0.1, 1),
     *_both("cancel-128", "abort_p99_ms", "<=", 0.2, 1),
     *_both("refusals", "requests_per_s", ">=", 10, 1),
@@ -95,7 +95,7 @@ def verdicts(rows: Rows) -> list[dict]:
                 "metric": goal.metric,
                 "server": goal.server,
                 "peer": goal.peer,
-                "without_engine": goal.less is not None,
+                "without_engine": goal.without_engine,
                 "ratio": round(ratio, 3),
                 "goal": f"{goal.sense} {goal.bound}",
                 "met": goal.met(ratio),

@@ -41,8 +41,6 @@ class Kind:
     command: Callable[[Start], list[str]]
     #: What is not measured of it, because it has no such thing.
     lacks: frozenset[str] = frozenset()
-    #: Whether its engine runs in its own process; else the scheduler is a child.
-    engine_inside: bool = True
     #: How much slower than the others, so that a repetition takes about as long.
     share: float = 1.0
 
@@ -83,14 +81,14 @@ def _bare(start: Start) -> list[str]:
 
 def kinds() -> list[Kind]:
     """What can be measured here."""
-    no_stub = frozenset({"cancel", "stuck", "start"})
+    no_stub = frozenset({"cancel", "stuck"})
     only_streams = no_stub | {"loads", "refusals", "slow-reader", "choices", "prompts", "waiting"}
     return [
         Kind("roomkeeper", _ours("steps")),
         Kind("roomkeeper-asyncllm", _ours("asyncllm")),
         # It hands all choices over as one request of several ids, which the stub engine does not know.
         Kind("python", _python, lacks=frozenset({"choices"}), share=0.2),
-        Kind("rust", _rust, engine_inside=False),
+        Kind("rust", _rust),
         Kind("c-standin", _c_standin, lacks=no_stub),
         Kind("bare", _bare, lacks=only_streams),
     ]

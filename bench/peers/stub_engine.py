@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import time
 import types
 from collections import deque
@@ -30,6 +29,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from event_log import write_event
 from rooms import Rooms
 
 ROOM_POLL_S = 0.005
@@ -216,20 +216,20 @@ class StubEngine:
 
     async def generate_request(self, asked: Any) -> AsyncIterator[dict]:
         """Submit a request of one choice and yield its outputs."""
-        limit = (asked.sampling_params or {}).get("max_new_tokens")
-        wanted = min(self._config.tokens, limit or self._config.tokens)
-        request = _Request(asked.rid, asked, wanted)
+        request = self._request(asked)
         self._accept(request, asked)
         async for output in request.outputs():
             yield output
 
     def submit_to_steps(self, asked: Any, handle: int) -> None:
         """Submit a request whose tokens go to the token sink, under this handle."""
-        limit = (asked.sampling_params or {}).get("max_new_tokens")
-        wanted = min(self._config.tokens, limit or self._config.tokens)
-        request = _Request(asked.rid, asked, wanted)
+        request = self._request(asked)
         request.handle = handle
         self._accept(request, asked)
+
+    def _request(self, asked: Any) -> _Request:
+        limit = (asked.sampling_params or {}).get("max_new_tokens")
+        return _Request(asked.rid, asked, min(self._config.tokens, limit or self._config.tokens))
 
     def _accept(self, request: _Request, asked: Any) -> None:
         if asked.input_ids[0] == REFUSED_FIRST_TOKEN:
@@ -388,17 +388,8 @@ class StubEngine:
         self._log_line(event, request.rid, room=request.room, **fields)
 
     def _log_line(self, event: str, rid: str, **fields: object) -> None:
-        if self._config.event_log is None:
-            return
-        record = {
-            "event": event,
-            "rid": rid,
-            "ns": time.time_ns(),
-            "running": len(self.running),
-            "waiting": len(self.waiting),
-        }
-        record.update(fields)
-        self._config.event_log.write(json.dumps(record) + "\n")
+        log, running, waiting = self._config.event_log, len(self.running), len(self.waiting)
+        write_event(log, event, rid, running, waiting, **fields)
 
 
 def _failure(message: str, status: int | None) -> dict:

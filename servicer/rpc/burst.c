@@ -71,26 +71,23 @@ static void count_write(rk_poller *poller, rk_connection *connection) {
 
 /* ---- writing ---- */
 
-/* Those whose time has come are due again; the others stay, and the earliest is remembered. */
-static void look_at_held(rk_poller *poller) {
-    rk_call *call = take_all(&poller->held);
-    poller->held_until_us = UINT64_MAX;
-    while (call) {
-        rk_call *next = call->due_next;
-        if (poller->now_us >= call->hold_until_us) {
-            append(&poller->due, call);
-        } else {
-            append(&poller->held, call);
-            if (call->hold_until_us < poller->held_until_us)
-                poller->held_until_us = call->hold_until_us;
-        }
-        call = next;
-    }
+/* Those that were held are looked at again with the others, once the first one's time has come. */
+static void take_back_held(rk_poller *poller) {
+    if (!poller->held.first || poller->now_us < poller->held_until_us)
+        return;
+    if (poller->due.last)
+        poller->due.last->due_next = poller->held.first;
+    else
+        poller->due.first = poller->held.first;
+    poller->due.last = poller->held.last;
+    (void)take_all(&poller->held);
 }
 
 /* Holds those that wrote a moment ago, and counts the others. */
 static void sort_due(rk_poller *poller) {
     rk_call *call = take_all(&poller->due);
+    if (!poller->held.first)
+        poller->held_until_us = UINT64_MAX;
     while (call) {
         rk_call *next = call->due_next;
         if (poller->now_us < call->hold_until_us) {
@@ -107,8 +104,7 @@ static void sort_due(rk_poller *poller) {
 
 static void write_due(rk_poller *poller) {
     poller->now_us = rk_now_us();
-    if (poller->held.first && poller->now_us >= poller->held_until_us)
-        look_at_held(poller);
+    take_back_held(poller);
     sort_due(poller);
     rk_call *call = take_all(&poller->due);
     while (call) {

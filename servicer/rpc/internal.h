@@ -144,6 +144,8 @@ void rk_call_post(rk_call *call, rk_post *post, rk_poller *self);
 int rk_pollers_start(rk_servicer *servicer, char error[RK_ERROR_MAX]);
 void rk_pollers_stop(rk_servicer *servicer); /* shuts the queues down and joins */
 void rk_poller_post_local(rk_poller *poller, rk_post *post);
+/* Arms one accept for every method on every poller. */
+int rk_accept_all(rk_servicer *servicer);
 
 /* ---- bursts: burst.c. Poller thread ---- */
 
@@ -155,8 +157,6 @@ void rk_burst_event(rk_poller *poller);
 bool rk_burst_idle(rk_poller *poller);
 /* Forgets what is due: the queue has been shut down, and all calls are over. */
 void rk_burst_drop(rk_poller *poller);
-/* Arms one accept for every method on every poller. */
-int rk_accept_all(rk_servicer *servicer);
 
 /* ---- Generate ---- */
 

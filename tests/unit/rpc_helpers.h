@@ -364,11 +364,7 @@ static inline grpc_status_code unary(grpc_channel *channel, const char *path, co
     } else {
         free(message);
     }
-    char text[512];
-    grpc_status_code code = rpc_end(&c, text);
-    if (code != GRPC_STATUS_OK)
-        printf("%s: status %d, %s\n", path, (int)code, text);
-    return code;
+    return rpc_end(&c, NULL);
 }
 
 /* The Abort RPC: 1 it was live, 0 it was not, -1 the call failed. */
