@@ -2,7 +2,6 @@
 #include "engine.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -56,13 +55,9 @@ static rk_command *command_new(rk_command_kind kind, uint64_t handle, size_t tex
     return command;
 }
 
-/* Where the engine shares its core with the poller, it hears of the first command of a wave now instead of at
- * the end of the poller's time slice; where it does not, yielding costs a system call a wave. */
 static void post(rk_bridge *bridge, rk_command *command) {
-    if (!rk_queue_push(&bridge->queue, &command->node))
-        return;
-    rk_bridge_wake(bridge);
-    (void)sched_yield();
+    if (rk_queue_push(&bridge->queue, &command->node))
+        rk_bridge_wake(bridge);
 }
 
 static int submit(void *engine, const rk_submission *submission) {
