@@ -124,7 +124,9 @@ class StepDriver:
             handles = rows & np.uint64(HANDLE_MAX)
             choices = (rows >> np.uint64(CHOICE_SHIFT)).astype(np.uint32)
         counts = None if len(tokens) == len(rows) else np.zeros(len(rows), np.uint32)
-        self._servicer.push_tokens(handles, tokens, ends, choices=choices, counts=counts)
+        self._servicer.push_tokens(
+            handles.tobytes(), tokens.tobytes(), ends, choices=choices, counts=counts
+        )
         for row, _reason in ends:
             handle = int(handles[row])
             self._open[handle] -= 1

@@ -40,7 +40,7 @@ PAGES_PER_REQUEST = 4
 # a request with this many unread outputs skips the step.
 UNREAD_LIMIT = 4
 
-TOKEN_FIRST, TOKEN_CYCLE, ONE = np.uint32(10), np.uint32(900), np.uint32(1)
+TOKEN_FIRST, TOKEN_LAST, ONE = 10, 909, np.uint32(1)
 
 # Takes a step: handles (uint64), token ids (uint32), rows that end with their finish reasons.
 TokenSink = Callable[[np.ndarray, np.ndarray, list[tuple[int, dict]]], None]
@@ -118,31 +118,41 @@ class _Request:
 
 
 class _Columns:
-    """The requests that generate, a row each; a step is a few operations on whole columns."""
+    """The requests that generate, a row each; a step is an operation on a whole column.
+
+    Between two changes every row just counts on: what differs from row to row, how far it is from its last
+    token or from where its ids begin again, is looked at when the first of them is there.
+    """
 
     def __init__(self) -> None:
         self.requests: list[_Request] = []
         self._handles = np.zeros(64, np.uint64)
-        self._produced = np.zeros(64, np.uint32)
-        self._left = np.zeros(64, np.uint32)
+        #: The token id of the last step.
+        self._tokens = np.zeros(64, np.uint32)
+        #: Tokens that were left at the last look.
+        self._left = np.zeros(64, np.int64)
+        self._steps_since = 0
+        self._steps_until = 0
 
     def add(self, request: _Request) -> None:
+        self._look()
         row = len(self.requests)
         if row == len(self._handles):
-            for name in ("_handles", "_produced", "_left"):
+            for name in ("_handles", "_tokens", "_left"):
                 column = getattr(self, name)
                 setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
         self.requests.append(request)
         self._handles[row] = request.handle
-        self._produced[row] = 0
+        self._tokens[row] = TOKEN_FIRST - 1
         self._left[row] = request.wanted
 
     def remove(self, row: int) -> None:
         """The last row takes its place."""
+        self._look()
         last = self.requests.pop()
         if row < len(self.requests):
             self.requests[row] = last
-            for column in (self._handles, self._produced, self._left):
+            for column in (self._handles, self._tokens, self._left):
                 column[row] = column[len(self.requests)]
 
     def find(self, request: _Request) -> int | None:
@@ -154,14 +164,24 @@ class _Columns:
     def step(self) -> tuple[np.ndarray, np.ndarray, list[int]]:
         """A token to every row: handles, token ids, and the rows that have their last one."""
         rows = len(self.requests)
-        produced = self._produced[:rows]
-        left = self._left[:rows]
-        tokens = produced % TOKEN_CYCLE
-        tokens += TOKEN_FIRST
-        produced += ONE
-        left -= ONE
-        over = [] if np.count_nonzero(left) == rows else np.flatnonzero(left == 0).tolist()
+        tokens = self._tokens[:rows]
+        if self._steps_until == 0:
+            self._look()
+            tokens[tokens == TOKEN_LAST] = TOKEN_FIRST - 1
+            until_again = TOKEN_LAST - int(tokens.max())
+            self._steps_until = min(int(self._left[:rows].min()), until_again)
+        tokens += ONE
+        self._steps_since += 1
+        self._steps_until -= 1
+        over = []
+        if self._steps_until == 0:
+            over = np.flatnonzero(self._left[:rows] == self._steps_since).tolist()
         return self._handles[:rows], tokens, over
+
+    def _look(self) -> None:
+        """Bring what is left up to date; the next step finds out how far to go again."""
+        self._left[: len(self.requests)] -= self._steps_since
+        self._steps_since = self._steps_until = 0
 
 
 class _LoadSnapshots:

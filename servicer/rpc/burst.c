@@ -8,7 +8,13 @@
  * A call that wrote less than RK_CALL_APART_US ago is held until then: only outputs that follow each other
  * faster than any engine's steps ever wait, and they go out as one write.
  *
+ * The first submission after a rest ends the turn at once, and the poller steps aside: where it shares a core with
+ * the engine, the engine hears of a wave of requests at the first of them and not at the last, and its next
+ * step begins that much earlier. What is to be written, to the twin's worker as well, is written before.
+ *
  * Poller thread, all of it. */
+#include <sched.h>
+
 #include "base/clock.h"
 #include "rpc/internal.h"
 
@@ -126,12 +132,23 @@ static bool anything_to_write(const rk_poller *poller) {
     return poller->due.first || (poller->held.first && rk_now_us() >= poller->held_until_us);
 }
 
+void rk_burst_submitted(rk_poller *poller) {
+    if (poller->rested)
+        poller->steps_aside = true;
+    poller->rested = false;
+}
+
 void rk_burst_event(rk_poller *poller) {
-    if (++poller->turn_events < TURN_EVENTS)
+    if (++poller->turn_events < TURN_EVENTS && !poller->steps_aside)
         return;
     poller->turn_events = 0;
     if (anything_to_write(poller))
         write_due(poller);
+    if (!poller->steps_aside)
+        return;
+    poller->steps_aside = false;
+    uncork_all(poller);
+    (void)sched_yield();
 }
 
 bool rk_burst_idle(rk_poller *poller) {
@@ -141,6 +158,7 @@ bool rk_burst_idle(rk_poller *poller) {
         return false;
     }
     uncork_all(poller);
+    poller->rested = true;
     return true;
 }
 
