@@ -75,6 +75,8 @@ class _Request:
         self.finished = False
         #: What stands for it in the columns' steps; None: it has an async generator.
         self.handle: int | None = None
+        #: Its row there; None: it has none.
+        self.row: int | None = None
 
     def put(self, tokens: list[int], reason: dict | None) -> None:
         """Queue an output: new tokens of a stream, all tokens otherwise."""
@@ -142,6 +144,7 @@ class _Columns:
                 column = getattr(self, name)
                 setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
         self.requests.append(request)
+        request.row = row
         self._handles[row] = request.handle
         self._tokens[row] = TOKEN_FIRST - 1
         self._left[row] = request.wanted
@@ -149,17 +152,13 @@ class _Columns:
     def remove(self, row: int) -> None:
         """The last row takes its place."""
         self._look()
+        self.requests[row].row = None
         last = self.requests.pop()
         if row < len(self.requests):
             self.requests[row] = last
+            last.row = row
             for column in (self._handles, self._tokens, self._left):
                 column[row] = column[len(self.requests)]
-
-    def find(self, request: _Request) -> int | None:
-        for row, other in enumerate(self.requests):
-            if other is request:
-                return row
-        return None
 
     def step(self) -> tuple[np.ndarray, np.ndarray, list[int]]:
         """A token to every row: handles, token ids, and the rows that have their last one."""
@@ -384,9 +383,11 @@ class StubEngine:
             self._retire(request, {"type": "length"})
 
     def _finish(self, request: _Request, reason: dict) -> None:
-        if request.handle is not None and (row := self._columns.find(request)) is not None:
-            self._columns.remove(row)
-        self._fail(request, reason)
+        """End it before its time.  Who takes whole steps has asked for it, and hears nothing more."""
+        if request.row is not None:
+            self._columns.remove(request.row)
+        if request.handle is None:
+            self._fail(request, reason)
         self._retire(request, reason)
 
     def _retire(self, request: _Request, reason: dict) -> None:
