@@ -31,6 +31,7 @@ import numpy as np
 
 from event_log import write_event
 from rooms import Rooms
+from step_clock import StepClock
 
 ROOM_POLL_S = 0.005
 REFUSED_FIRST_TOKEN = 429
@@ -354,15 +355,15 @@ class StubEngine:
     async def _run(self) -> None:
         """The step loop: one token to every generating request."""
         step_s = self._config.step_s
-        loop = asyncio.get_running_loop()
-        due = loop.time()
+        clock = StepClock()
+        due = time.monotonic()
         while True:
             if not self._generating and not self._columns.requests:
                 self._has_work.clear()
                 await self._has_work.wait()
-                due = loop.time()
+                due = time.monotonic()
             due += step_s
-            await asyncio.sleep(max(0.0, due - loop.time()) if step_s else 0)
+            await clock.until(due if step_s else 0)
             self.last_receive_tstamp = time.time()
             for request in list(self._generating.values()):
                 if not step_s and len(request.unread) >= UNREAD_LIMIT:
