@@ -7,7 +7,7 @@
 
 #include "module.h"
 
-/* A buffer of `count` items of `size` bytes; `object` keeps it alive. */
+/* A buffer of `count` items; `object` keeps it alive. */
 typedef struct column {
     PyObject *object;
     const char *bytes;
@@ -16,14 +16,13 @@ typedef struct column {
 
 /* The bytes of a buffer whose items are of `size`. An array of another width is a mistake; plain bytes are
  * taken as they are. NULL with an exception. */
-static PyObject *bytes_of(PyObject *from, const char *name, size_t size) {
+static PyObject *bytes_of(PyObject *from, const char *name, const char *type, size_t size) {
     if (PyBytes_Check(from))
         return Py_NewRef(from);
     PyObject *view = PyMemoryView_FromObject(from);
     if (!view) {
         if (PyErr_ExceptionMatches(PyExc_TypeError))
-            PyErr_Format(PyExc_TypeError, "%s is %R; it must be a buffer of native uint%zu", name, from,
-                         8 * size);
+            PyErr_Format(PyExc_TypeError, "%s is %R; it must be a buffer of native %s", name, from, type);
         return NULL;
     }
     PyObject *width = PyObject_GetAttrString(view, "itemsize");
@@ -33,14 +32,14 @@ static PyObject *bytes_of(PyObject *from, const char *name, size_t size) {
     if (items == size || items == 1)
         bytes = PyObject_CallMethod(view, "tobytes", NULL);
     else if (!PyErr_Occurred())
-        PyErr_Format(PyExc_ValueError, "%s has items of %zu bytes; it must be a buffer of native uint%zu",
-                     name, items, 8 * size);
+        PyErr_Format(PyExc_ValueError, "%s has items of %zu bytes; it must be a buffer of native %s", name,
+                     items, type);
     Py_DECREF(view);
     return bytes;
 }
 
-static int column_open(column *c, PyObject *from, const char *name, size_t size) {
-    c->object = bytes_of(from, name, size);
+static int column_open(column *c, PyObject *from, const char *name, const char *type, size_t size) {
+    c->object = bytes_of(from, name, type, size);
     if (!c->object)
         return -1;
     size_t bytes = (size_t)PyBytes_Size(c->object);
@@ -48,9 +47,14 @@ static int column_open(column *c, PyObject *from, const char *name, size_t size)
     c->count = bytes / size;
     if (bytes % size == 0)
         return 0;
-    PyErr_Format(PyExc_ValueError, "%s has %zu bytes; native uint%zu take a multiple of %zu", name, bytes,
-                 8 * size, size);
+    PyErr_Format(PyExc_ValueError, "%s has %zu bytes; native %s take a multiple of %zu", name, bytes, type,
+                 size);
     return -1;
+}
+
+/* None leaves the column empty. */
+static int column_open_if(column *c, PyObject *from, const char *name, const char *type, size_t size) {
+    return from == Py_None ? 0 : column_open(c, from, name, type, size);
 }
 
 static uint32_t u32_at(const column *c, size_t row) {
@@ -66,7 +70,7 @@ static uint64_t u64_at(const column *c, size_t row) {
 }
 
 typedef struct step_arrays {
-    column handles, token_ids, choices, counts;
+    column handles, token_ids, choices, counts, logprobs;
 } step_arrays;
 
 static void arrays_close(step_arrays *a) {
@@ -74,25 +78,27 @@ static void arrays_close(step_arrays *a) {
     Py_XDECREF(a->token_ids.object);
     Py_XDECREF(a->choices.object);
     Py_XDECREF(a->counts.object);
+    Py_XDECREF(a->logprobs.object);
 }
 
-static int as_many(const column *c, const char *name, size_t rows) {
-    if (!c->object || c->count == rows)
+static int as_many(const column *c, const char *name, const column *as, const char *as_name) {
+    if (!c->object || c->count == as->count)
         return 0;
-    PyErr_Format(PyExc_ValueError, "%s has %zu items and handles has %zu; they must be as many", name,
-                 c->count, rows);
+    PyErr_Format(PyExc_ValueError, "%s has %zu items and %s has %zu; they must be as many", name, c->count,
+                 as_name, as->count);
     return -1;
 }
 
 /* Every token belongs to a row: as `counts` says, or one to each. */
 static int check_lengths(const step_arrays *a) {
-    size_t rows = a->handles.count;
-    if (as_many(&a->choices, "choices", rows) < 0 || as_many(&a->counts, "counts", rows) < 0)
+    if (as_many(&a->choices, "choices", &a->handles, "handles") < 0 ||
+        as_many(&a->counts, "counts", &a->handles, "handles") < 0 ||
+        as_many(&a->logprobs, "logprobs", &a->token_ids, "token_ids") < 0)
         return -1;
     if (!a->counts.object)
-        return as_many(&a->token_ids, "token_ids", rows);
+        return as_many(&a->token_ids, "token_ids", &a->handles, "handles");
     uint64_t tokens = 0;
-    for (size_t row = 0; row < rows; row++)
+    for (size_t row = 0; row < a->handles.count; row++)
         tokens += u32_at(&a->counts, row);
     if (tokens == a->token_ids.count)
         return 0;
@@ -101,30 +107,35 @@ static int check_lengths(const step_arrays *a) {
     return -1;
 }
 
+#define U32 "uint32", sizeof(uint32_t)
+#define U64 "uint64", sizeof(uint64_t)
+#define F32 "float32", sizeof(float)
+
 static int arrays_open(step_arrays *a, const rk_py_arrays *from) {
     memset(a, 0, sizeof *a);
-    if (column_open(&a->handles, from->handles, "handles", sizeof(uint64_t)) < 0 ||
-        column_open(&a->token_ids, from->token_ids, "token_ids", sizeof(uint32_t)) < 0 ||
-        (from->choices != Py_None &&
-         column_open(&a->choices, from->choices, "choices", sizeof(uint32_t)) < 0) ||
-        (from->counts != Py_None && column_open(&a->counts, from->counts, "counts", sizeof(uint32_t)) < 0))
+    if (column_open(&a->handles, from->handles, "handles", U64) < 0 ||
+        column_open(&a->token_ids, from->token_ids, "token_ids", U32) < 0 ||
+        column_open_if(&a->choices, from->choices, "choices", U32) < 0 ||
+        column_open_if(&a->counts, from->counts, "counts", U32) < 0 ||
+        column_open_if(&a->logprobs, from->logprobs, "logprobs", F32) < 0)
         return -1;
     return check_lengths(a);
 }
 
-/* The tokens as they lie in the arena: of row after row. */
-static const uint32_t *copy_tokens(rk_step_reader *reader, const column *ids) {
-    uint32_t *tokens = rk_arena_alloc(reader->arena, ids->count * sizeof *tokens + 1);
-    if (!tokens)
+/* A copy in the arena, as aligned as its items; never NULL but with an exception. */
+static const void *copy_of(rk_step_reader *reader, const column *c, size_t size) {
+    void *copy = rk_arena_alloc(reader->arena, c->count * size + 1);
+    if (!copy)
         (void)PyErr_NoMemory();
     else
-        memcpy(tokens, ids->bytes, ids->count * sizeof *tokens);
-    return tokens;
+        memcpy(copy, c->bytes, c->count * size);
+    return copy;
 }
 
 static int add_rows(rk_step_reader *reader, const step_arrays *a) {
-    const uint32_t *tokens = copy_tokens(reader, &a->token_ids);
-    if (!tokens)
+    const uint32_t *tokens = copy_of(reader, &a->token_ids, sizeof *tokens);
+    const float *logprobs = a->logprobs.object ? copy_of(reader, &a->logprobs, sizeof *logprobs) : NULL;
+    if (!tokens || (a->logprobs.object && !logprobs))
         return -1;
     for (size_t row = 0; row < a->handles.count; row++) {
         rk_output output = {.counted = true};
@@ -133,6 +144,11 @@ static int add_rows(rk_step_reader *reader, const step_arrays *a) {
         output.token_count = a->counts.object ? u32_at(&a->counts, row) : 1;
         output.token_ids = tokens;
         tokens += output.token_count;
+        if (logprobs) {
+            output.logprobs = logprobs;
+            output.logprob_count = output.token_count;
+            logprobs += output.token_count;
+        }
         if (rk_reader_append(reader, &output) < 0)
             return -1;
     }

@@ -125,6 +125,7 @@ typedef struct rk_py_arrays {
     PyObject *ends;      /* iterable of (row, finish) */
     PyObject *choices;   /* uint32; None: 0 */
     PyObject *counts;    /* uint32, tokens of each row; None: 1 */
+    PyObject *logprobs;  /* float32, one a token; None: none */
 } rk_py_arrays;
 /* arrays.c. Likewise; arrays that do not fit together push nothing. */
 int rk_py_push_tokens(rk_module_state *state, rk_servicer *servicer, const rk_py_arrays *arrays);

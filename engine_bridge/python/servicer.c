@@ -289,8 +289,8 @@ static PyObject *servicer_push_asyncllm(PyObject *self, PyObject *step) {
 static PyObject *servicer_push_tokens(PyObject *self, PyObject *args) {
     rk_py_servicer *servicer = own(self);
     rk_py_arrays arrays;
-    if (!servicer || !PyArg_ParseTuple(args, "OOOOO", &arrays.handles, &arrays.token_ids, &arrays.ends,
-                                       &arrays.choices, &arrays.counts))
+    if (!servicer || !PyArg_ParseTuple(args, "OOOOOO", &arrays.handles, &arrays.token_ids, &arrays.ends,
+                                       &arrays.choices, &arrays.counts, &arrays.logprobs))
         return NULL;
     if (rk_py_push_tokens(servicer->state, servicer->servicer, &arrays) < 0)
         return NULL;
@@ -391,7 +391,7 @@ static PyMethodDef servicer_methods[] = {
     {"take", servicer_take, METH_NOARGS, "The commands so far."},
     {"push", servicer_push, METH_O, "push(step): tuples."},
     {"push_tokens", servicer_push_tokens, METH_VARARGS,
-     "push_tokens(handles, token_ids, ends, choices, counts): buffers."},
+     "push_tokens(handles, token_ids, ends, choices, counts, logprobs): buffers."},
     {"push_asyncllm", servicer_push_asyncllm, METH_O, "push_asyncllm(step): (Choice, dict) tuples."},
     {"aborted", servicer_aborted, METH_VARARGS, "aborted(handle, choice)"},
     {"released", servicer_released, METH_VARARGS, "released(handle)"},

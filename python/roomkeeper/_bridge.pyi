@@ -138,6 +138,7 @@ class Servicer:
         ends: Iterable[tuple[int, Any]],
         choices: Buffer | None,
         counts: Buffer | None,
+        logprobs: Buffer | None,
         /,
     ) -> None: ...
     def push_asyncllm(self, step: Iterable[tuple[Choice, dict[str, Any]]], /) -> None: ...

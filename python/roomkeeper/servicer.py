@@ -167,21 +167,23 @@ class Servicer:
         *,
         choices: Buffer | None = None,
         counts: Buffer | None = None,
+        logprobs: Buffer | None = None,
     ) -> None:
         """As ``push``, with a step's outputs in arrays: a row of each is one output.
 
         The cheapest way in, for an engine that has the tokens of a step in one array. ``handles``:
         native uint64, as ``take()`` gave them. ``token_ids``: native uint32, the new ones of row
         after row; ``counts`` of them each (native uint32, 0 is fine), or one each without it.
-        ``choices``: native uint32; without it, choice 0. Any object with a buffer will do: bytes,
-        ``array.array``, a numpy array. ``ends``: a (row, finish) for each output that is the last
-        of its choice, with finish as in ``push``. Prompt and completion tokens are counted here,
-        and no cached tokens are reported.
+        ``choices``: native uint32; without it, choice 0. ``logprobs``: native float32, one a token
+        (any number for rows whose request wants none); without it, none are told. Any object with
+        a buffer will do: bytes, ``array.array``, a numpy array. ``ends``: a (row, finish) for each
+        output that is the last of its choice, with finish as in ``push``. Prompt and completion
+        tokens are counted here, and no cached tokens are reported.
 
         Raises TypeError or ValueError for arrays that do not fit together, and pushes nothing
         then; BadOutputError for ends it cannot read, after the others went through.
         """
-        self._core.push_tokens(handles, token_ids, ends, choices, counts)
+        self._core.push_tokens(handles, token_ids, ends, choices, counts, logprobs)
 
     def push_asyncllm(self, step: Iterable[tuple[Choice, dict[str, Any]]]) -> None:
         """As ``push``, with TokenSpeed's output dicts. ``Choice`` keeps what has been pushed.

@@ -64,6 +64,34 @@ def test_counts_and_choices_say_whose_tokens_these_are() -> None:
         assert list(complete_of(responses, 0).output_ids) == []
 
 
+def test_logprobs_go_to_those_that_asked() -> None:
+    with serving() as worker:
+        asked, first = begin(worker, "asked", return_logprob=True)
+        plain, second = begin(worker, "plain")
+        handles = array("Q", [first, second])
+        worker.servicer.push_tokens(
+            handles,
+            array("I", [1, 2, 3]),
+            counts=array("I", [2, 1]),
+            logprobs=array("f", [-0.5, -1.5, -2.5]),
+        )
+        worker.servicer.push_tokens(
+            handles,
+            array("I", [4, 5]),
+            [(0, "length"), (1, "length")],
+            logprobs=array("f", [-3.5, -4.5]),
+        )
+        responses = list(asked)
+        told = [
+            list(r.chunk.output_logprobs.token_logprobs) for r in responses if r.HasField("chunk")
+        ]
+        assert told == [[-0.5, -1.5], [-3.5]]
+        logprobs = complete_of(responses).output_logprobs
+        assert list(logprobs.token_logprobs) == [-0.5, -1.5, -3.5]
+        assert list(logprobs.token_ids) == [1, 2, 4]
+        assert not complete_of(list(plain)).HasField("output_logprobs")
+
+
 @pytest.mark.parametrize("kind", ["bytes", "bytearray", "memoryview", "ctypes"])
 def test_any_buffer_will_do(kind: str) -> None:
     with serving() as worker:
@@ -107,6 +135,11 @@ def test_arrays_that_do_not_fit_are_refused(arrays: tuple[Any, ...], error: Any,
         ({"counts": array("I", [])}, "counts has 0 items and handles has 1"),
         ({"counts": array("I", [2])}, "token_ids has 1 items and counts add up to 2"),
         ({"counts": array("I", [2**32 - 1])}, "counts add up to 4294967295"),
+        ({"logprobs": array("f", [])}, "logprobs has 0 items and token_ids has 1"),
+        (
+            {"logprobs": array("d", [0.5])},
+            "logprobs has items of 8 bytes; it must be a buffer of native float32",
+        ),
     ],
 )
 def test_arrays_that_do_not_fit_push_nothing(named: dict[str, Any], says: str) -> None:
