@@ -18,12 +18,12 @@ import sys
 import time
 from pathlib import Path
 
-from compare.goals import verdicts
+from compare.goals import STEP_MS, verdicts
 from compare.memory import per_idle_stream_kib, short_calls_growth_kib
 from compare.plots import svg
 from compare.rows import Rows
 from compare.servers import ROOT, Bench, Kind, kinds, serve
-from compare.works import STEP_MS, engine_alone, take_turn
+from compare.works import engine_alone, take_turn
 
 REPEATS = 5
 QUICK_SCALE = 0.25

@@ -39,6 +39,9 @@ class Kind:
 
     name: str
     command: Callable[[Start], list[str]]
+    #: The statement that brings its Python code in, and what must have run before; "": it has none.
+    imports: str = ""
+    before_import: str = ""
     #: What is not measured of it, because it has no such thing.
     lacks: frozenset[str] = frozenset()
     #: How much slower than the others, so that a repetition takes about as long.
@@ -82,13 +85,26 @@ def _bare(start: Start) -> list[str]:
 def kinds() -> list[Kind]:
     """What can be measured here."""
     no_stub = frozenset({"cancel", "stuck"})
-    only_streams = no_stub | {"loads", "refusals", "slow-reader", "choices", "prompts", "waiting"}
+    only_streams = no_stub | {
+        "loads",
+        "refusals",
+        "slow-reader",
+        "choices",
+        "logprobs",
+        "prompts",
+        "waiting",
+    }
     return [
-        Kind("roomkeeper", _ours("steps")),
-        Kind("roomkeeper-asyncllm", _ours("asyncllm")),
-        # It hands all choices over as one request of several ids, which the stub engine does not know.
-        Kind("python", _python, lacks=frozenset({"choices"}), share=0.2),
-        Kind("rust", _rust),
+        Kind("roomkeeper", _ours("steps"), "import roomkeeper.servicer"),
+        Kind("roomkeeper-asyncllm", _ours("asyncllm"), "import roomkeeper.asyncllm"),
+        Kind(
+            "python",
+            _python,
+            "import smg_grpc_servicer.tokenspeed.server",
+            "import engine_modules; engine_modules.install(None)",
+            share=0.2,
+        ),
+        Kind("rust", _rust, "from smg.servicer import TokenSpeedGrpcServer"),
         Kind("c-standin", _c_standin, lacks=no_stub),
         Kind("bare", _bare, lacks=only_streams),
     ]

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from compare.goals import STEP_MS
 from compare.memory import rss_kib
 from compare.rows import Rows
 from compare.servers import PEERS, Bench, Kind, Running, loadgen, serve
 
-STEP_MS = 10.0
 SETTLE_S = 0.3
 
 
@@ -97,6 +97,14 @@ def choices(turn: Turn) -> None:
     if "choices" not in turn.server.kind.lacks:
         count = turn.many(128, 16)
         turn.generate("n-8", "--streams", 8, "--tokens", 64, "--choices", 8, "--requests", count)
+
+
+def logprobs(turn: Turn) -> None:
+    if "logprobs" not in turn.server.kind.lacks:
+        count = turn.many(512, 32)
+        turn.generate(
+            "logprobs", "--streams", 32, "--tokens", 128, "--logprobs", "--requests", count
+        )
 
 
 def refusals(turn: Turn) -> None:
@@ -203,11 +211,24 @@ def waiting(turn: Turn) -> None:
 
 def at_rest(turn: Turn) -> None:
     turn.add("at-rest", start_s=turn.server.start_s, rss_kib=rss_kib(turn.server.pid))
+    if turn.server.kind.imports:
+        turn.add("at-rest", import_s=import_s(turn.server.kind, turn.bench.server_cpu))
+
+
+def import_s(kind: Kind, cpu: int) -> float:
+    """How long a fresh interpreter takes to bring the servicer's Python code in, less its own start."""
+    program = (
+        f"import sys, time; sys.path.insert(0, {str(PEERS)!r}); {kind.before_import}\n"
+        f"begun = time.perf_counter()\n{kind.imports}\nprint(time.perf_counter() - begun)"
+    )
+    command = ["taskset", "-c", str(cpu), sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return float(done.stdout)
 
 
 #: Names of what is done in a turn: of a server whose steps follow each other at once, of a paced one, and of one
 #: with a window of 64.
-FAST: list[Callable[[Turn], None]] = [at_rest, unpaced, prompts, choices, refusals]
+FAST: list[Callable[[Turn], None]] = [at_rest, unpaced, prompts, choices, logprobs, refusals]
 PACED: list[Callable[[Turn], None]] = [paced, loads, stuck, cancels]
 UNREAD: list[Callable[[Turn], None]] = [slow_readers]
 NARROW: list[Callable[[Turn], None]] = [waiting]

@@ -52,7 +52,9 @@ class _Run:
         if args.engine == "steps":
             self.engine.token_sink = self._take_step
 
-    def _take_step(self, handles: np.ndarray, _tokens: np.ndarray, ends: list) -> None:
+    def _take_step(
+        self, handles: np.ndarray, _tokens: object, ends: list, _logprobs: object
+    ) -> None:
         self.messages += len(handles)
         if self._new:
             for handle in self._new.intersection(handles.tolist()):
@@ -76,6 +78,7 @@ class _Run:
                 input_ids=list(range(20, 148)),
                 sampling_params={"max_new_tokens": self.args.tokens},
                 stream=True,
+                return_logprob=False,
                 bootstrap_room=None,
             )
             self._begun[rid] = time.perf_counter()

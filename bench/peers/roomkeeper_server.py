@@ -109,6 +109,7 @@ class StepDriver:
                 input_ids=command.input_ids,
                 sampling_params=command.sampling,
                 stream=command.stream,
+                return_logprob=command.return_logprob,
                 bootstrap_room=None,
             )
             self._engine.submit_to_steps(asked, command.handle | choice << CHOICE_SHIFT)
@@ -118,14 +119,25 @@ class StepDriver:
             self._engine.abort_request(rid)
         self._servicer.aborted(command.handle, ALL_CHOICES)
 
-    def _push(self, rows: np.ndarray, tokens: np.ndarray, ends: list[tuple[int, dict]]) -> None:
+    def _push(
+        self,
+        rows: np.ndarray,
+        tokens: np.ndarray,
+        ends: list[tuple[int, dict]],
+        logprobs: np.ndarray | None,
+    ) -> None:
         handles, choices = rows, None
         if self._several:
             handles = rows & np.uint64(HANDLE_MAX)
             choices = (rows >> np.uint64(CHOICE_SHIFT)).astype(np.uint32)
         counts = None if len(tokens) == len(rows) else np.zeros(len(rows), np.uint32)
         self._servicer.push_tokens(
-            handles.tobytes(), tokens.tobytes(), ends, choices=choices, counts=counts
+            handles.tobytes(),
+            tokens.tobytes(),
+            ends,
+            choices=choices,
+            counts=counts,
+            logprobs=logprobs,
         )
         for row, _reason in ends:
             handle = int(handles[row])

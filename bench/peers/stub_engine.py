@@ -42,9 +42,11 @@ PAGES_PER_REQUEST = 4
 UNREAD_LIMIT = 4
 
 TOKEN_FIRST, TOKEN_LAST, ONE = 10, 909, np.uint32(1)
+LOGPROB_MASK, LOGPROB_UNIT = np.uint32(7), np.float32(-0.125)
 
-# Takes a step: handles (uint64), token ids (uint32), rows that end with their finish reasons.
-TokenSink = Callable[[np.ndarray, np.ndarray, list[tuple[int, dict]]], None]
+# Takes a step: handles (uint64), token ids (uint32), rows that end with their finish reasons, and the tokens'
+# logprobs (float32) if anybody wants them.
+TokenSink = Callable[[np.ndarray, np.ndarray, list[tuple[int, dict]], "np.ndarray | None"], None]
 
 
 @dataclasses.dataclass
@@ -61,8 +63,35 @@ class EngineConfig:
     event_log: TextIO | None
 
 
+class _Outbox:
+    """Outputs of a request that nobody has read yet, of all of its choices."""
+
+    def __init__(self, choices: int) -> None:
+        self.choices = choices
+        self._outputs: deque[dict] = deque()
+        self._any = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+    def put(self, output: dict) -> None:
+        self._outputs.append(output)
+        self._any.set()
+
+    async def read(self) -> AsyncIterator[dict]:
+        """Outputs up to and including the last one with a finish reason."""
+        left = self.choices
+        while left:
+            await self._any.wait()
+            output = self._outputs.popleft()
+            if not self._outputs:
+                self._any.clear()
+            left -= output["meta_info"]["finish_reason"] is not None
+            yield output
+
+
 class _Request:
-    """A live request: what was asked and what it has produced so far."""
+    """A choice that is live: what was asked and what it has produced so far."""
 
     def __init__(self, rid: str, asked: Any, wanted: int) -> None:
         self.rid = rid
@@ -70,9 +99,11 @@ class _Request:
         self.streams: bool = asked.stream
         self.prompt_tokens = len(asked.input_ids)
         self.wanted = wanted
+        self.index = 0
         self.tokens: list[int] = []
-        self.unread: deque[dict] = deque()
-        self.has_unread = asyncio.Event()
+        #: (logprob, token id, text) of every token so far; None: they are not wanted.
+        self.logprobs: list[tuple[float, int, None]] | None = [] if asked.return_logprob else None
+        self.unread = _Outbox(1)
         self.finished = False
         #: What stands for it in the columns' steps; None: it has an async generator.
         self.handle: int | None = None
@@ -83,18 +114,17 @@ class _Request:
         """Queue an output: new tokens of a stream, all tokens otherwise."""
         self.tokens.extend(tokens)
         visible = tokens if self.streams else list(self.tokens)
-        output = {
-            "output_ids": visible,
-            "meta_info": {
-                "prompt_tokens": self.prompt_tokens,
-                "completion_tokens": len(self.tokens),
-                "cached_tokens": 0,
-                "finish_reason": reason,
-                "weight_version": "default",
-            },
+        meta = {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": len(self.tokens),
+            "cached_tokens": 0,
+            "finish_reason": reason,
+            "weight_version": "default",
         }
-        self.unread.append(output)
-        self.has_unread.set()
+        if self.logprobs is not None:
+            self.logprobs.extend((logprob_of(token), token, None) for token in tokens)
+            meta["output_token_logprobs"] = self.logprobs
+        self.unread.put({"output_ids": visible, "index": self.index, "meta_info": meta})
 
     def advance(self) -> bool:
         """Produce one token; True when it was the last."""
@@ -108,16 +138,10 @@ class _Request:
             self.tokens.append(token)
         return False
 
-    async def outputs(self) -> AsyncIterator[dict]:
-        """Outputs up to and including the one with a finish reason."""
-        while True:
-            await self.has_unread.wait()
-            output = self.unread.popleft()
-            if not self.unread:
-                self.has_unread.clear()
-            yield output
-            if output["meta_info"]["finish_reason"] is not None:
-                return
+
+def logprob_of(token: int) -> float:
+    """A made-up one."""
+    return float(LOGPROB_UNIT) * (token & int(LOGPROB_MASK))
 
 
 class _Columns:
@@ -129,6 +153,8 @@ class _Columns:
 
     def __init__(self) -> None:
         self.requests: list[_Request] = []
+        #: How many of them want logprobs.
+        self.with_logprobs = 0
         self._handles = np.zeros(64, np.uint64)
         #: The token id of the last step.
         self._tokens = np.zeros(64, np.uint32)
@@ -146,6 +172,7 @@ class _Columns:
                 setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
         self.requests.append(request)
         request.row = row
+        self.with_logprobs += request.logprobs is not None
         self._handles[row] = request.handle
         self._tokens[row] = TOKEN_FIRST - 1
         self._left[row] = request.wanted
@@ -154,6 +181,7 @@ class _Columns:
         """The last row takes its place."""
         self._look()
         self.requests[row].row = None
+        self.with_logprobs -= self.requests[row].logprobs is not None
         last = self.requests.pop()
         if row < len(self.requests):
             self.requests[row] = last
@@ -235,21 +263,26 @@ class StubEngine:
             self._spawn(self._run())
 
     async def generate_request(self, asked: Any) -> AsyncIterator[dict]:
-        """Submit a request of one choice and yield its outputs."""
-        request = self._request(asked)
-        self._accept(request, asked)
-        async for output in request.outputs():
+        """Submit a request, with an id for each choice or one, and yield its outputs."""
+        rids = [asked.rid] if isinstance(asked.rid, str) else asked.rid
+        outbox = _Outbox(len(rids))
+        for index, rid in enumerate(rids):
+            request = self._request(rid, asked)
+            request.index = index
+            request.unread = outbox
+            self._accept(request, asked)
+        async for output in outbox.read():
             yield output
 
     def submit_to_steps(self, asked: Any, handle: int) -> None:
         """Submit a request whose tokens go to the token sink, under this handle."""
-        request = self._request(asked)
+        request = self._request(asked.rid, asked)
         request.handle = handle
         self._accept(request, asked)
 
-    def _request(self, asked: Any) -> _Request:
+    def _request(self, rid: str, asked: Any) -> _Request:
         limit = (asked.sampling_params or {}).get("max_new_tokens")
-        return _Request(asked.rid, asked, min(self._config.tokens, limit or self._config.tokens))
+        return _Request(rid, asked, min(self._config.tokens, limit or self._config.tokens))
 
     def _accept(self, request: _Request, asked: Any) -> None:
         if asked.input_ids[0] == REFUSED_FIRST_TOKEN:
@@ -263,7 +296,7 @@ class StubEngine:
             request.put([], reason)
         else:
             self.token_sink(
-                np.array([request.handle], np.uint64), np.zeros(0, np.uint32), [(0, reason)]
+                np.array([request.handle], np.uint64), np.zeros(0, np.uint32), [(0, reason)], None
             )
 
     def abort_request(self, rid: str) -> None:
@@ -366,7 +399,7 @@ class StubEngine:
             await clock.until(due if step_s else 0)
             self.last_receive_tstamp = time.time()
             for request in list(self._generating.values()):
-                if not step_s and len(request.unread) >= UNREAD_LIMIT:
+                if not step_s and len(request.unread) >= UNREAD_LIMIT * request.unread.choices:
                     continue
                 if request.advance():
                     self._retire(request, {"type": "length"})
@@ -377,7 +410,10 @@ class StubEngine:
         handles, tokens, over = self._columns.step()
         requests = self._columns.requests
         ends = [(row, {"type": "length", "length": requests[row].wanted}) for row in over]
-        self.token_sink(handles, tokens, ends)
+        logprobs = None
+        if self._columns.with_logprobs:
+            logprobs = (tokens & LOGPROB_MASK).astype(np.float32) * LOGPROB_UNIT
+        self.token_sink(handles, tokens, ends, logprobs)
         for row in reversed(over):
             request = requests[row]
             self._columns.remove(row)
