@@ -62,8 +62,7 @@ def _ours(engine: str) -> Callable[[Start], list[str]]:
 
 
 def _python(start: Start) -> list[str]:
-    flags = ["--prefill-ms", "0"]
-    return [sys.executable, str(PEERS / "python_servicer.py"), *_stub_flags(start), *flags]
+    return [sys.executable, str(PEERS / "python_servicer.py"), *_stub_flags(start)]
 
 
 def _rust(start: Start) -> list[str]:

@@ -154,7 +154,7 @@ def stuck(turn: Turn) -> None:
     os.kill(turn.server.pid, signal.SIGUSR1)
     time.sleep(SETTLE_S)
     try:
-        report = turn.load("loads", "--rate", 50, "--requests", 50)
+        report = turn.load("loads", "--rate", 50, "--requests", max(50, int(200 * turn.scale)))
     finally:
         os.kill(turn.server.pid, signal.SIGUSR2)
         time.sleep(SETTLE_S)

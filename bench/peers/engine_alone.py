@@ -32,9 +32,7 @@ def _engine(step_ms: float) -> StubEngine:
         disaggregation_mode="null",
         disaggregation_bootstrap_port=8998,
     )
-    return StubEngine(
-        server_args, EngineConfig(1_000_000, step_ms / 1000, 0, 0.0, 120.0, 300.0, None, None)
-    )
+    return StubEngine(server_args, EngineConfig(1_000_000, step_ms / 1000, 0, None))
 
 
 class _Run:
@@ -79,7 +77,6 @@ class _Run:
                 sampling_params={"max_new_tokens": self.args.tokens},
                 stream=True,
                 return_logprob=False,
-                bootstrap_room=None,
             )
             self._begun[rid] = time.perf_counter()
             if self.args.engine == "steps":

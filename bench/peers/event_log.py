@@ -1,4 +1,4 @@
-"""What an engine saw, a JSON line each; the load client reads them."""
+"""What an engine was told to abort, a JSON line each; the load client reads them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,7 @@ import time
 from typing import TextIO
 
 
-def write_event(
-    log: TextIO | None, event: str, rid: str, running: int, waiting: int, **fields: object
-) -> None:
+def log_abort(log: TextIO | None, rid: str) -> None:
     """A line with the time in ns since the epoch; nothing without a log."""
-    if log is None:
-        return
-    record = {
-        "event": event,
-        "rid": rid,
-        "ns": time.time_ns(),
-        "running": running,
-        "waiting": waiting,
-    }
-    record.update(fields)
-    log.write(json.dumps(record) + "\n")
+    if log is not None:
+        log.write(json.dumps({"rid": rid, "ns": time.time_ns()}) + "\n")

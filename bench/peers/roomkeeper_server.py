@@ -61,10 +61,6 @@ def _engine(args: argparse.Namespace) -> StubEngine:
         tokens=args.tokens,
         step_s=args.step_ms / 1000,
         window=args.window,
-        prefill_s=0.0,
-        bootstrap_timeout_s=120.0,
-        transfer_timeout_s=300.0,
-        rooms=None,
         event_log=args.event_log.open("a", buffering=1) if args.event_log else None,
     )
     return StubEngine(server_args, config)
@@ -110,14 +106,16 @@ class StepDriver:
                 sampling_params=command.sampling,
                 stream=command.stream,
                 return_logprob=command.return_logprob,
-                bootstrap_room=None,
             )
             self._engine.submit_to_steps(asked, command.handle | choice << CHOICE_SHIFT)
 
     def _abort(self, command: Abort) -> None:
-        for rid in list(self._rids.get(command.handle, [])):
+        rids = self._rids.pop(command.handle, [])
+        for rid in rids:
             self._engine.abort_request(rid)
         self._servicer.aborted(command.handle, ALL_CHOICES)
+        self._several -= len(rids) > 1
+        self._open.pop(command.handle, None)
 
     def _push(
         self,

@@ -29,11 +29,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from event_log import write_event
-from rooms import Rooms
+from event_log import log_abort
 from step_clock import StepClock
 
-ROOM_POLL_S = 0.005
 REFUSED_FIRST_TOKEN = 429
 TOTAL_PAGES = 15625
 PAGES_PER_REQUEST = 4
@@ -56,10 +54,6 @@ class EngineConfig:
     tokens: int
     step_s: float
     window: int
-    prefill_s: float
-    bootstrap_timeout_s: float
-    transfer_timeout_s: float
-    rooms: Rooms | None
     event_log: TextIO | None
 
 
@@ -95,7 +89,6 @@ class _Request:
 
     def __init__(self, rid: str, asked: Any, wanted: int) -> None:
         self.rid = rid
-        self.room: int | None = asked.bootstrap_room
         self.streams: bool = asked.stream
         self.prompt_tokens = len(asked.input_ids)
         self.wanted = wanted
@@ -248,7 +241,6 @@ class StubEngine:
         self.waiting: deque[_Request] = deque()
         self.running: dict[str, _Request] = {}
         self._config = config
-        self._role = server_args.disaggregation_mode
         self._generating: dict[str, _Request] = {}
         self._has_work = asyncio.Event()
         self._tasks: set[asyncio.Task] = set()
@@ -286,7 +278,6 @@ class StubEngine:
 
     def _accept(self, request: _Request, asked: Any) -> None:
         if asked.input_ids[0] == REFUSED_FIRST_TOKEN:
-            self._log("refuse", request)
             self._fail(request, _failure("queue full", status=429))
         else:
             self._submit(request)
@@ -302,7 +293,7 @@ class StubEngine:
     def abort_request(self, rid: str) -> None:
         """End a live request; an unknown one is none of our business."""
         request = self.rid_to_state.get(rid)
-        self._log_line("abort", rid, known=request is not None)
+        log_abort(self._config.event_log, rid)
         if request is not None:
             self._finish(request, _failure("aborted", status=None))
 
@@ -326,11 +317,6 @@ class StubEngine:
 
     def _submit(self, request: _Request) -> None:
         self.rid_to_state[request.rid] = request
-        self._log("arrive", request)
-        if self._role == "prefill" and request.room is not None:
-            self.running[request.rid] = request
-            self._spawn(self._prefill(request))
-            return
         self.waiting.append(request)
         self._admit()
 
@@ -339,11 +325,7 @@ class StubEngine:
         while self.waiting and len(self.running) < window:
             request = self.waiting.popleft()
             self.running[request.rid] = request
-            self._log("admit", request)
-            if self._role == "decode" and request.room is not None:
-                self._spawn(self._receive(request))
-            else:
-                self._start_generating(request)
+            self._start_generating(request)
 
     def _start_generating(self, request: _Request) -> None:
         if request.handle is None:
@@ -351,39 +333,6 @@ class StubEngine:
         else:
             self._columns.add(request)
         self._has_work.set()
-
-    async def _prefill(self, request: _Request) -> None:
-        rooms = self._config.rooms
-        room = request.room
-        deadline = time.monotonic() + self._config.bootstrap_timeout_s
-        while not rooms.is_admitted(room):
-            if request.finished:
-                return
-            if time.monotonic() > deadline:
-                self._finish(request, _failure("bootstrap timed out", status=500))
-                return
-            await asyncio.sleep(ROOM_POLL_S)
-        await asyncio.sleep(self._config.prefill_s)
-        if request.finished:
-            return
-        rooms.transfer(room)
-        request.put([11], {"type": "length", "length": 1})
-        self._retire(request, {"type": "length"})
-
-    async def _receive(self, request: _Request) -> None:
-        rooms = self._config.rooms
-        room = request.room
-        rooms.admit(room)
-        deadline = time.monotonic() + self._config.transfer_timeout_s
-        while not rooms.is_transferred(room) and not request.finished:
-            if time.monotonic() > deadline:
-                self._finish(request, _failure("transfer timed out", status=500))
-                break
-            await asyncio.sleep(ROOM_POLL_S)
-        rooms.close(room)
-        if not request.finished:
-            self._log("transferred", request)
-            self._start_generating(request)
 
     async def _run(self) -> None:
         """The step loop: one token to every generating request."""
@@ -434,20 +383,12 @@ class StubEngine:
         self._generating.pop(request.rid, None)
         if self.running.pop(request.rid, None) is None:
             self.waiting.remove(request)
-        self._log("finish", request, reason=reason, tokens=len(request.tokens))
         self._admit()
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _log(self, event: str, request: _Request, **fields: object) -> None:
-        self._log_line(event, request.rid, room=request.room, **fields)
-
-    def _log_line(self, event: str, rid: str, **fields: object) -> None:
-        log, running, waiting = self._config.event_log, len(self.running), len(self.waiting)
-        write_event(log, event, rid, running, waiting, **fields)
 
 
 def _failure(message: str, status: int | None) -> dict:
