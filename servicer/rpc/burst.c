@@ -1,16 +1,16 @@
 /* Bursts: what the calls of a poller have to write goes out together, at the end of the poller's turn.
  *
  * A call that has something to write is *due*. The turn ends when no completion is left, and after
- * TURN_EVENTS of them at the latest; then all due calls write, and a connection with more than one of them is
- * corked until the poller has nothing more to do, or for CORKED_US. So the outputs of one engine step, and
- * the answers to a wave of requests, leave as few segments, whichever way they came about.
+ * TURN_EVENTS of them or TURN_US at the latest; then all due calls write, and a connection with more than one
+ * of them is corked until the poller has nothing more to do, or for CORKED_US. So the outputs of one engine
+ * step, and the answers to a wave of requests, leave as few segments, whichever way they came about.
  *
  * A call that wrote less than RK_CALL_APART_US ago is held until then: only outputs that follow each other
  * faster than any engine's steps ever wait, and they go out as one write.
  *
- * The first submission after a rest ends the turn at once, and the poller steps aside: where it shares a core with
- * the engine, the engine hears of a wave of requests at the first of them and not at the last, and its next
- * step begins that much earlier. What is to be written, to the twin's worker as well, is written before.
+ * The first submission after a rest ends the turn at once, and the poller steps aside: where it shares a core
+ * with the engine, the engine hears of a wave of requests at the first of them and not at the last, and its
+ * next step begins that much earlier. What is to be written, to the twin's worker as well, is written before.
  *
  * Poller thread, all of it. */
 #include <sched.h>
@@ -19,6 +19,7 @@
 #include "rpc/internal.h"
 
 #define TURN_EVENTS 64
+#define TURN_US 1000
 #define CORKED_US 1000
 
 static void append(rk_due_list *list, rk_call *call) {
@@ -138,9 +139,15 @@ void rk_burst_submitted(rk_poller *poller) {
     poller->rested = false;
 }
 
-void rk_burst_event(rk_poller *poller) {
-    if (++poller->turn_events < TURN_EVENTS && !poller->steps_aside)
-        return;
+bool rk_burst_turn_over(rk_poller *poller) {
+    uint64_t now = rk_now_us();
+    if (poller->turn_events++ == 0)
+        poller->turn_began_us = now;
+    return poller->turn_events >= TURN_EVENTS || poller->steps_aside ||
+           now - poller->turn_began_us >= TURN_US;
+}
+
+void rk_burst_write(rk_poller *poller) {
     poller->turn_events = 0;
     if (anything_to_write(poller))
         write_due(poller);

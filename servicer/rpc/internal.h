@@ -84,6 +84,7 @@ struct rk_poller {
     uint64_t held_until_us;               /* when to look at them again */
     uint64_t now_us;                      /* when the burst began */
     unsigned turn_events;                 /* completions since the last burst */
+    uint64_t turn_began_us;               /* when the first of them had been handled */
     rk_connection *corked[RK_CORKED_MAX]; /* one reference each */
     size_t corked_count;
     uint64_t corked_us; /* when the first of them was corked */
@@ -153,10 +154,11 @@ int rk_accept_all(rk_servicer *servicer);
 
 /* The call's `write` is to run at the end of this turn, or a moment later. */
 void rk_burst_add(rk_call *call);
-/* A completion has been handled. */
 /* A request has just been submitted to the engine: the first one since a rest ends the turn. */
 void rk_burst_submitted(rk_poller *poller);
-void rk_burst_event(rk_poller *poller);
+/* A completion has been handled. True: it was the turn's last, so write. */
+bool rk_burst_turn_over(rk_poller *poller);
+void rk_burst_write(rk_poller *poller);
 /* No completion is left. False: something was written, so look again. */
 bool rk_burst_idle(rk_poller *poller);
 /* Forgets what is due: the queue has been shut down, and all calls are over. */

@@ -1,10 +1,10 @@
 /* Pollers: one thread and one completion queue each.
  *
- * A turn of a poller is the completions that are there, each followed by what was posted meanwhile; at its
- * end the calls write (burst.c). Other threads post through
- * a lock-free inbox and wake the poller with an empty batch on one of its calls, which gRPC core turns into a
- * completion without touching the transport. Wake-ups coalesce: only the push that finds the inbox empty
- * sends one.
+ * A turn of a poller is the completions that are there, each followed by what it posted to itself; at its
+ * end the calls write (burst.c). Other threads post through a lock-free inbox and wake the poller with an
+ * empty batch on one of its calls, which gRPC core turns into a completion without touching the transport.
+ * Wake-ups coalesce: only the push that finds the inbox empty sends one. The inbox is also looked at at the
+ * end of a turn, so a wake-up may find it empty.
  */
 #include <errno.h>
 #include <grpc/byte_buffer.h>
@@ -89,7 +89,12 @@ static void *poller_main(void *arg) {
             RK_TAKES_OVER(tag);
             tag->run(tag, poller, event.success != 0);
             run_local_posts(poller);
-            rk_burst_event(poller);
+            if (rk_burst_turn_over(poller)) {
+                /* Their wake-up stands behind everything that has arrived: outputs do not wait for that. */
+                run_posts(poller, rk_queue_take(&poller->inbox));
+                run_local_posts(poller);
+                rk_burst_write(poller);
+            }
         }
         run_local_posts(poller); /* a batch that was refused may have ended a call */
     }
