@@ -57,7 +57,6 @@ fuzz:
 
 bench:
 	@scripts/setup build
-	@scripts/build release
 	@bench/run $(if $(QUICK),--quick)
 
 soak:

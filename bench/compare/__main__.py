@@ -23,29 +23,28 @@ from compare.memory import per_idle_stream_kib, short_calls_growth_kib
 from compare.plots import svg
 from compare.rows import Rows
 from compare.servers import ROOT, Bench, Kind, kinds, serve
-from compare.works import engine_alone, take_turn
+from compare.works import engine_alone, run_for_output, take_turn
 
 REPEATS = 5
 QUICK_SCALE = 0.25
 IDLE_STREAMS = 1000
 SHORT_CALLS = 100_000
-#: A chunk on the wire: gRPC's prefix, HTTP/2's frame header and a message of one token.
-WIRE_BYTES = 54
+#: A chunk on the wire, as sendmsg of the C stand-in has it: HTTP/2's frame header, gRPC's prefix, a message of one token.
+WIRE_BYTES = 39
 
 
 def note(text: str) -> None:
     print(f"== {text}", file=sys.stderr, flush=True)
 
 
-def memory(bench: Bench, rows: Rows, kind: Kind, scale: float) -> None:
+def memory(bench: Bench, rows: Rows, kind: Kind) -> None:
     """What a server's memory does: per open idle stream, and over many short calls."""
     # A step that comes once a second: the streams stay open and nearly silent.
     with serve(bench, kind, 1000) as server:
         each = per_idle_stream_kib(server, IDLE_STREAMS)
         rows.add("idle-streams", "rss_kib_each", kind.name, each)
     with serve(bench, kind, 0) as server:
-        calls = int(SHORT_CALLS * scale * kind.share)
-        growth = short_calls_growth_kib(server, bench.client_cpu, calls)
+        growth = short_calls_growth_kib(server, bench.client_cpu, SHORT_CALLS)
         rows.add("short-calls", "rss_growth_kib", kind.name, growth)
 
 
@@ -55,8 +54,7 @@ def floor(bench: Bench, rows: Rows) -> None:
     for streams in (16, 64, 256):
         numbers = (streams, 300, int(STEP_MS * 1000), WIRE_BYTES)
         command = ["taskset", "-c", str(bench.server_cpu), str(program), *map(str, numbers)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-        each = json.loads(done.stdout)["server_cpu_us_each"]
+        each = json.loads(run_for_output(command))["server_cpu_us_each"]
         rows.add(f"paced-{streams}", "server_cpu_us", "floor", each)
 
 
@@ -91,7 +89,7 @@ def goals_table(found: list[dict]) -> str:
 def about_machine() -> dict:
     packages = ("smg", "smg-grpc-servicer", "grpcio", "uvloop")
     commit = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True
     )
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
@@ -120,7 +118,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="one short repetition, under five minutes"
     )
-    parser.add_argument("--repeats", type=int, default=0, metavar="N", help=f"default {REPEATS}")
+    parser.add_argument(
+        "--repeats", type=int, metavar="N", help=f"default {REPEATS}, and 1 with --quick"
+    )
     parser.add_argument(
         "--only", action="append", default=[], metavar="SERVER", help="measure just these"
     )
@@ -131,13 +131,12 @@ def arguments() -> argparse.Namespace:
     for name in args.only:
         if name not in known:
             parser.error(f"--only {name}: there is no such server; choose from {', '.join(known)}")
-    if args.repeats < 0:
+    if args.repeats is not None and args.repeats < 1:
         parser.error(f"--repeats {args.repeats}: at least 1")
     return args
 
 
-def main() -> int:
-    args = arguments()
+def measure(args: argparse.Namespace) -> None:
     folder = ROOT / "build/bench"
     folder.mkdir(parents=True, exist_ok=True)
     bench = Bench(server_cpu=0, client_cpu=1, folder=folder)
@@ -159,11 +158,23 @@ def main() -> int:
     for kind in chosen:
         if kind.name not in ("bare", "c-standin") and not args.quick:
             note(f"{kind.name}, memory")
-            memory(bench, rows, kind, scale)
+            memory(bench, rows, kind)
     goals = write_report(folder, rows, names)
     print(goals_table(goals))
     print(table(rows, names))
     print(json.dumps({"goals": goals}))
+
+
+def main() -> int:
+    args = arguments()
+    try:
+        measure(args)
+    except (RuntimeError, OSError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("bench: interrupted; what was measured is in build/bench", file=sys.stderr)
+        return 130
     return 0
 
 

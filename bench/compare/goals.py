@@ -24,9 +24,9 @@ class Goal:
 
     def ratio(self, rows: Rows) -> float | None:
         ours, theirs = (self._figure(rows, server) for server in (self.server, self.peer))
-        if ours is None or theirs is None or theirs <= 0:
+        if ours is None or theirs is None:
             return None
-        return max(0.0, ours) / theirs
+        return max(0.0, ours) / max(theirs, RESOLUTION)
 
     def _figure(self, rows: Rows, server: str) -> float | None:
         value = rows.median(self.work, self.metric, server)
@@ -41,6 +41,8 @@ class Goal:
         return ratio >= self.bound if self.sense == ">=" else ratio <= self.bound
 
 
+#: What is left of a figure without the engine may be nothing at all; ratios need something.
+RESOLUTION = 0.001
 #: From step to step of a paced engine; the first token of a request that finds it idle waits as long.
 STEP_MS = 10.0
 #: Which measurement of the engine alone belongs to a server whose engine is in its own process. The Rust

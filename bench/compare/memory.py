@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
-from compare.servers import Running, loadgen
+from compare.servers import Running, loadgen, must_succeed
 
 
 def rss_kib(pid: int) -> int:
@@ -16,7 +17,7 @@ def rss_kib(pid: int) -> int:
 
 
 def per_idle_stream_kib(server: Running, streams: int) -> float:
-    """Growth per stream while `streams` calls wait for their first token, KiB. The server's step must be long."""
+    """Growth per open stream that is nearly silent, KiB: the server's step must be a second or more."""
     import grpc
     from smg_grpc_proto.generated import tokenspeed_scheduler_pb2 as pb2
     from smg_grpc_proto.generated import tokenspeed_scheduler_pb2_grpc as pb2_grpc
@@ -24,23 +25,25 @@ def per_idle_stream_kib(server: Running, streams: int) -> float:
     channel = grpc.insecure_channel(server.address)
     stub = pb2_grpc.TokenSpeedSchedulerStub(channel)
 
-    def request(number: int) -> object:
-        return pb2.GenerateRequest(
+    def opened(number: int) -> grpc.Call:
+        request = pb2.GenerateRequest(
             request_id=f"idle-{number}",
             stream=True,
             tokenized=pb2.TokenizedInput(input_ids=list(range(3, 131))),
             sampling_params=pb2.SamplingParams(max_new_tokens=1000),
         )
+        return stub.Generate(request)
 
-    import time
-
-    before_calls = [stub.Generate(request(n)) for n in range(100)]
+    warm = [opened(number) for number in range(100)]
     time.sleep(2)
     before = rss_kib(server.pid)
-    calls = [stub.Generate(request(100 + n)) for n in range(streams)]
+    calls = [opened(100 + number) for number in range(streams)]
     time.sleep(3)
     after = rss_kib(server.pid)
-    for call in [*before_calls, *calls]:
+    over = [call for call in [*warm, *calls] if not call.is_active()]
+    if over:
+        raise RuntimeError(f"{server.kind.name}: {len(over)} idle streams ended: {over[0].code()}")
+    for call in [*warm, *calls]:
         call.cancel()
     channel.close()
     return (after - before) / streams
@@ -49,7 +52,8 @@ def per_idle_stream_kib(server: Running, streams: int) -> float:
 def short_calls_growth_kib(server: Running, client_cpu: int, requests: int) -> float:
     """Growth over `requests` one-token calls, after a tenth as many to warm up, KiB."""
     options = ("--streams", "32", "--tokens", "1", "--prompt-tokens", "16")
-    loadgen("generate", server, client_cpu, *options, "--requests", str(requests // 10))
-    before = rss_kib(server.pid)
-    loadgen("generate", server, client_cpu, *options, "--requests", str(requests))
+    for count in (requests // 10, requests):
+        before = rss_kib(server.pid)
+        report = loadgen("generate", server, client_cpu, *options, "--requests", str(count))
+        must_succeed(server, "short-calls", report)
     return float(rss_kib(server.pid) - before)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / "bench/peers"
 LOADGEN = ROOT / "build/loadgen/release/loadgen"
 START_TIMEOUT_S = 60
+LOAD_TIMEOUT_S = 600.0
 MAX_LEN = 200_000
 
 
@@ -28,7 +30,6 @@ class Start:
     port: int
     step_ms: float
     window: int
-    max_len: int
     event_log: Path | None
     client_cpu: int
 
@@ -50,7 +51,7 @@ class Kind:
 
 def _stub_flags(start: Start) -> list[str]:
     flags = ["--port", str(start.port), "--step-ms", str(start.step_ms)]
-    flags += ["--window", str(start.window), "--max-len", str(start.max_len)]
+    flags += ["--window", str(start.window), "--max-len", str(MAX_LEN)]
     if start.event_log is not None:
         flags += ["--event-log", str(start.event_log)]
     return flags
@@ -72,7 +73,7 @@ def _rust(start: Start) -> list[str]:
 
 def _c_standin(start: Start) -> list[str]:
     flags = ["--listen", f"127.0.0.1:{start.port}", "--step-us", str(int(start.step_ms * 1000))]
-    flags += ["--window", str(start.window), "--room-gate-aggregated", "off"]
+    flags += ["--window", str(start.window)]
     return [str(ROOT / "build/release/engine_bridge/rk-standin"), *flags]
 
 
@@ -125,19 +126,34 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def loadgen(mode: str, server: Running, cpu: int, *options: str) -> dict:
+def loadgen(
+    mode: str, server: Running, cpu: int, *options: str, timeout_s: float = LOAD_TIMEOUT_S
+) -> dict:
     """One run of the load client, pinned apart from the server."""
     command = ["taskset", "-c", str(cpu), str(LOADGEN), mode, "--address", server.address]
     command += ["--pid", str(server.pid), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{server.kind.name}: {mode} took more than {timeout_s:g} s") from None
     if done.returncode != 0:
-        raise RuntimeError(f"the load client failed: {done.stderr.strip()[:500]}")
+        raise RuntimeError(
+            f"{server.kind.name}: the load client failed: {done.stderr.strip()[:500]}"
+        )
     return json.loads(done.stdout)
+
+
+def must_succeed(server: Running, work: str, report: dict) -> None:
+    if report["failed"]:
+        raise RuntimeError(
+            f"{server.kind.name}: {report['failed']} requests of {work} failed: "
+            f"{report['first_error']}"
+        )
 
 
 def _answers(server: Running, cpu: int) -> bool:
     try:
-        report = loadgen("generate", server, cpu, "--streams", "1", "--tokens", "1")
+        report = loadgen("generate", server, cpu, "--streams", "1", "--tokens", "1", timeout_s=5)
     except RuntimeError:
         return False
     return report.get("failed") == 0
@@ -166,22 +182,22 @@ def serve(
 ) -> Iterator[Running]:
     """The server, started alone on its core and answering, until the block ends."""
     port = free_port()
-    start = Start(port, step_ms, window, MAX_LEN, event_log, bench.client_cpu)
+    start = Start(port, step_ms, window, event_log, bench.client_cpu)
     command = ["taskset", "-c", str(bench.server_cpu), *kind.command(start)]
     begun = time.monotonic()
     with bench.log.open("a") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=dict(os.environ))
+        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
     server = Running(kind, f"127.0.0.1:{port}", process.pid)
     try:
         while not _answers(server, bench.client_cpu):
             if process.poll() is not None or time.monotonic() > begun + START_TIMEOUT_S:
                 raise RuntimeError(f"{kind.name} did not start; see {bench.log}")
-            time.sleep(0.1)
+            time.sleep(0.02)
         yield dataclasses.replace(server, start_s=time.monotonic() - begun)
     finally:
         process.terminate()
         try:
             process.wait(10)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # and its scheduler, where that is a child
             process.wait()

@@ -1,6 +1,6 @@
 """The work: what is asked of every server, and which figures come of it.
 
-A *turn* is one server started afresh: with steps as fast as they go, and with a step each 10 ms.
+A *turn* is one server, started afresh for each group of work: with steps as fast as they go, with a step each 10 ms, …
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from compare.goals import STEP_MS
 from compare.memory import rss_kib
 from compare.rows import Rows
-from compare.servers import PEERS, Bench, Kind, Running, loadgen, serve
+from compare.servers import PEERS, Bench, Kind, Running, loadgen, must_succeed, serve
 
 SETTLE_S = 0.3
 
@@ -54,17 +54,17 @@ class Turn:
         report = self.load("generate", "--children", *options)
         if may_fail:
             self.add(work, failed=report["failed"])
-        elif report["failed"]:
-            raise RuntimeError(
-                f"{self.name}: {report['failed']} requests of {work} failed: {report['first_error']}"
-            )
+        else:
+            must_succeed(self.server, work, report)
+        if not report["messages"]:
+            raise RuntimeError(f"{self.name}: {work} brought no message: {report['first_error']}")
         gaps = report["gap_ms"] or {}
         self.add(
             work,
             messages_per_s=report["messages_per_s"],
             server_cpu_us=report["server_cpu_us_each"],
             family_cpu_us=report["family_cpu_us_each"],
-            client_cpu_us=report["client_cpu_s"] * 1e6 / report["messages"],
+            client_cpu_us=report["client_cpu_us_each"],
             ttft_p50_ms=report["ttft_ms"]["p50"],
             ttft_p99_ms=report["ttft_ms"]["p99"],
             gap_p50_ms=gaps.get("p50"),
@@ -77,7 +77,7 @@ def unpaced(turn: Turn) -> None:
         turn.generate(
             f"unpaced-{streams}",
             *("--streams", streams, "--tokens", 256),
-            *("--requests", turn.many(1024, streams)),
+            *("--requests", turn.many(1024, 4 * streams)),
         )
 
 
@@ -111,8 +111,8 @@ def refusals(turn: Turn) -> None:
     if "refusals" in turn.server.kind.lacks:
         return
     report = turn.load("reject", "--streams", 32, "--requests", turn.many(20_000, 2000))
-    if report["accepted"]:
-        raise RuntimeError(f"{turn.name}: {report['accepted']} bad requests were accepted")
+    if report["accepted"] or set(report["refused"]) != {"INVALID_ARGUMENT"}:
+        raise RuntimeError(f"{turn.name}: not every bad request was refused as such: {report}")
     turn.add(
         "refusals",
         requests_per_s=report["requests_per_s"],
@@ -140,6 +140,7 @@ def loads(turn: Turn) -> None:
     ]
     for work, options in works:
         report = turn.load("loads", "--rate", 200, "--requests", count, *options)
+        must_succeed(turn.server, work, report)
         turn.add(
             work,
             latency_p50_ms=report["latency_ms"]["p50"],
@@ -158,6 +159,7 @@ def stuck(turn: Turn) -> None:
     finally:
         os.kill(turn.server.pid, signal.SIGUSR2)
         time.sleep(SETTLE_S)
+    must_succeed(turn.server, "loads-stuck", report)
     turn.add(
         "loads-stuck",
         latency_p50_ms=report["latency_ms"]["p50"],
@@ -174,6 +176,7 @@ def cancels(turn: Turn) -> None:
             *("--streams", streams, "--requests", max(8, streams * 2)),
             *("--event-log", events_of(turn.bench, turn.server.kind)),
         )
+        must_succeed(turn.server, f"cancel-{streams}", report)
         if report["never_aborted"]:
             raise RuntimeError(
                 f"{turn.name}: {report['never_aborted']} cancels never came to the engine"
@@ -191,7 +194,11 @@ def slow_readers(turn: Turn) -> None:
         *("--streams", 4, "--tokens", int(100_000 * turn.scale)),
         *("--hold-s", 8 * turn.scale, "--stream-window", 1024),
     )
-    turn.add("slow-reader", rss_growth_kib=report["rss_peak_kib"] - report["rss_before_kib"])
+    turn.add(
+        "slow-reader",
+        rss_growth_kib=report["rss_peak_kib"] - report["rss_before_kib"],
+        failed=sum(report["failures"].values()),
+    )
 
 
 def waiting(turn: Turn) -> None:
@@ -222,12 +229,20 @@ def import_s(kind: Kind, cpu: int) -> float:
         f"begun = time.perf_counter()\n{kind.imports}\nprint(time.perf_counter() - begun)"
     )
     command = ["taskset", "-c", str(cpu), sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    return float(done.stdout)
+    return float(run_for_output(command))
 
 
-#: Names of what is done in a turn: of a server whose steps follow each other at once, of a paced one, and of one
-#: with a window of 64.
+def run_for_output(command: list[str]) -> str:
+    """What a program of ours prints; RuntimeError with its last words if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise RuntimeError(f"{' '.join(command[3:])[:120]}: {last}")
+    return done.stdout
+
+
+#: What is done in a turn: on a server whose steps follow each other at once, on a paced one, on one whose clients
+#: do not read, and on one with a window of 64.
 FAST: list[Callable[[Turn], None]] = [at_rest, unpaced, prompts, choices, logprobs, refusals]
 PACED: list[Callable[[Turn], None]] = [paced, loads, stuck, cancels]
 UNREAD: list[Callable[[Turn], None]] = [slow_readers]
@@ -236,7 +251,7 @@ WINDOW = 64
 
 
 def events_of(bench: Bench, kind: Kind) -> Path:
-    """Where the stub engine of a server says what it saw."""
+    """Where the stub engine of a server says what it was told to abort."""
     return bench.folder / f"{kind.name}.events"
 
 
@@ -259,19 +274,18 @@ def take_turn(bench: Bench, rows: Rows, kind: Kind, scale: float) -> None:
 def engine_alone(bench: Bench, rows: Rows) -> None:
     """What the stub engine costs without a servicer, both of its ways out."""
     for engine, name in (("steps", "engine-steps"), ("asyncllm", "engine-asyncllm")):
-        for work, step_ms, streams in (
-            ("unpaced-32", 0, 32),
-            ("unpaced-256", 0, 256),
-            ("paced-16", STEP_MS, 16),
-            ("paced-64", STEP_MS, 64),
-            ("paced-256", STEP_MS, 256),
+        for work, step_ms, streams, tokens in (
+            ("unpaced-32", 0, 32, 256),
+            ("unpaced-256", 0, 256, 256),
+            ("paced-16", STEP_MS, 16, 128),
+            ("paced-64", STEP_MS, 64, 128),
+            ("paced-256", STEP_MS, 256, 128),
         ):
             command = ["taskset", "-c", str(bench.server_cpu), sys.executable]
             command += [str(PEERS / "engine_alone.py")]
             command += ["--engine", engine, "--step-ms", str(step_ms), "--streams", str(streams)]
-            command += ["--requests", str(int(streams * 2)), "--tokens", "128"]
-            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-            report = json.loads(done.stdout)
+            command += ["--requests", str(2 * streams), "--tokens", str(tokens)]
+            report = json.loads(run_for_output(command))
             rows.add(work, "messages_per_s", name, report["messages_per_s"])
             rows.add(work, "server_cpu_us", name, report["server_cpu_us_each"])
             rows.add(work, "ttft_p50_ms", name, report["ttft_ms"]["p50"])

@@ -1,10 +1,10 @@
-/* rk-bare: gRPC core and nothing else, the limit of what a servicer over it can do.
+/* rk-bare: gRPC core and nothing else, used the plain way: a batch a message, one after the other.
  *
  * Answers every call of any method with one chunk again and again, then a final message; how many, the
  * request's max_new_tokens says. Nothing else is decoded; no rooms, no engine. One thread, one completion
- * queue. With
- * --step-us every live stream gets a chunk when a step begins, without it each chunk follows the one before.
- * For bench/ alone: serves on loopback, insecurely, until SIGTERM. */
+ * queue. With --step-us every live stream gets a chunk when a step begins, the first one a step after the
+ * stream that found the server idle; without it each chunk follows the one before. For bench/ alone: serves
+ * on loopback, insecurely, until SIGTERM. */
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
@@ -184,6 +184,9 @@ static void arrived(server *srv, stream *s, bool ok) {
 static void read_done(server *srv, stream *s) {
     s->left = tokens_of(s->request);
     s->live = true;
+    if (!srv->live)
+        srv->due =
+            gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_micros(srv->step_us, GPR_TIMESPAN));
     s->next = srv->live;
     if (s->next)
         s->next->prev = s;

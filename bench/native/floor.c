@@ -5,6 +5,7 @@
  * ...}. */
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -45,6 +46,8 @@ static void connect_pair(int *ours, int *theirs) {
     if (*ours < 0)
         fail("accept");
     close(listener);
+    if (setsockopt(*ours, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)) < 0)
+        fail("TCP_NODELAY");
 }
 
 static void send_all(int fd, const char *bytes, size_t size) {

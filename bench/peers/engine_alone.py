@@ -32,7 +32,7 @@ def _engine(step_ms: float) -> StubEngine:
         disaggregation_mode="null",
         disaggregation_bootstrap_port=8998,
     )
-    return StubEngine(server_args, EngineConfig(1_000_000, step_ms / 1000, 0, None))
+    return StubEngine(server_args, EngineConfig(step_ms / 1000, 0, None))
 
 
 class _Run:
@@ -58,6 +58,7 @@ class _Run:
             for handle in self._new.intersection(handles.tolist()):
                 self._new.remove(handle)
                 self._first(f"alone-{handle}")
+        self.messages += len(ends)  # a servicer says so in a message of its own
         for row, _reason in ends:
             self._done.pop(int(handles[row])).set_result(None)
 
@@ -89,6 +90,7 @@ class _Run:
                 async for _output in self.engine.generate_request(asked):
                     self.messages += 1
                     self._first(rid)
+                self.messages += 1
 
     async def measure(self) -> dict:
         self.engine.auto_create_handle_loop()

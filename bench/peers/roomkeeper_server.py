@@ -39,10 +39,8 @@ def _arguments() -> argparse.Namespace:
     add("--engine", choices=["steps", "asyncllm"], default="steps")
     add("--window", type=int, default=256)
     add("--max-len", type=int, default=32768)
-    add("--tokens", type=int, default=1_000_000, help="upper bound per request")
     add("--step-ms", type=float, default=0.0, help="0: as fast as it goes")
-    add("--event-log", type=Path, help="what the engine saw, a JSON line each")
-    add("--room", action="append", default=[], metavar="KEY=VALUE", help="configuration")
+    add("--event-log", type=Path, help="what the engine was told to abort")
     return parser.parse_args()
 
 
@@ -58,7 +56,6 @@ def _engine(args: argparse.Namespace) -> StubEngine:
         disaggregation_bootstrap_port=8998,
     )
     config = EngineConfig(
-        tokens=args.tokens,
         step_s=args.step_ms / 1000,
         window=args.window,
         event_log=args.event_log.open("a", buffering=1) if args.event_log else None,
@@ -150,8 +147,7 @@ async def _serve(args: argparse.Namespace) -> None:
     info = WorkerInfo(
         window=args.window, vocab_size=1024, max_context=args.max_len, model_path="stub"
     )
-    settings = dict(pair.split("=", 1) for pair in args.room)
-    servicer = Servicer(info, Config({"log_level": "warning", **settings}))
+    servicer = Servicer(info, Config({"log_level": "warning"}))
     servicer.listen(f"127.0.0.1:{args.port}")
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()

@@ -1,15 +1,6 @@
 """A stand-in for TokenSpeed's AsyncLLM, as far as a gRPC servicer uses it.
 
 A request waits for a place in the running window, then gets one token a step.
-In a prefill/decode pair the two engines meet by bootstrap room (see rooms.py):
-
-* The prefill runs no window.  It waits for the decode to admit the room; past
-  the bootstrap deadline it fails the request and tells the decode nothing.
-* The decode holds a place in its window from the admission on, and generates
-  once the prefill has transferred; past the transfer deadline it fails.
-
-This is what turns a burst larger than the decode's window into failures: rooms
-queue at the decode while their prefill's deadline runs.
 
 Two ways out.  By default each request has its own async generator, as AsyncLLM
 has, and its outputs are dicts.  An engine with a `token_sink` keeps its batch in
@@ -32,7 +23,6 @@ import numpy as np
 from event_log import log_abort
 from step_clock import StepClock
 
-REFUSED_FIRST_TOKEN = 429
 TOTAL_PAGES = 15625
 PAGES_PER_REQUEST = 4
 # Unpaced, the engine would run away from the servicer that shares its thread:
@@ -51,7 +41,6 @@ TokenSink = Callable[[np.ndarray, np.ndarray, list[tuple[int, dict]], "np.ndarra
 class EngineConfig:
     """What the stand-in does.  Times are in seconds, a window of 0 is unbounded."""
 
-    tokens: int
     step_s: float
     window: int
     event_log: TextIO | None
@@ -262,7 +251,7 @@ class StubEngine:
             request = self._request(rid, asked)
             request.index = index
             request.unread = outbox
-            self._accept(request, asked)
+            self._submit(request)
         async for output in outbox.read():
             yield output
 
@@ -270,32 +259,17 @@ class StubEngine:
         """Submit a request whose tokens go to the token sink, under this handle."""
         request = self._request(asked.rid, asked)
         request.handle = handle
-        self._accept(request, asked)
+        self._submit(request)
 
     def _request(self, rid: str, asked: Any) -> _Request:
-        limit = (asked.sampling_params or {}).get("max_new_tokens")
-        return _Request(rid, asked, min(self._config.tokens, limit or self._config.tokens))
-
-    def _accept(self, request: _Request, asked: Any) -> None:
-        if asked.input_ids[0] == REFUSED_FIRST_TOKEN:
-            self._fail(request, _failure("queue full", status=429))
-        else:
-            self._submit(request)
-
-    def _fail(self, request: _Request, reason: dict) -> None:
-        if request.handle is None:
-            request.put([], reason)
-        else:
-            self.token_sink(
-                np.array([request.handle], np.uint64), np.zeros(0, np.uint32), [(0, reason)], None
-            )
+        return _Request(rid, asked, asked.sampling_params["max_new_tokens"])
 
     def abort_request(self, rid: str) -> None:
         """End a live request; an unknown one is none of our business."""
         request = self.rid_to_state.get(rid)
         log_abort(self._config.event_log, rid)
         if request is not None:
-            self._finish(request, _failure("aborted", status=None))
+            self._abort(request)
 
     async def get_load(self) -> list[types.SimpleNamespace]:
         """The older way of reading the load, one entry per rank."""
@@ -351,7 +325,7 @@ class StubEngine:
                 if not step_s and len(request.unread) >= UNREAD_LIMIT * request.unread.choices:
                     continue
                 if request.advance():
-                    self._retire(request, {"type": "length"})
+                    self._retire(request)
             if self._columns.requests:
                 self._step_columns()
 
@@ -366,17 +340,17 @@ class StubEngine:
         for row in reversed(over):
             request = requests[row]
             self._columns.remove(row)
-            self._retire(request, {"type": "length"})
+            self._retire(request)
 
-    def _finish(self, request: _Request, reason: dict) -> None:
+    def _abort(self, request: _Request) -> None:
         """End it before its time.  Who takes whole steps has asked for it, and hears nothing more."""
         if request.row is not None:
             self._columns.remove(request.row)
         if request.handle is None:
-            self._fail(request, reason)
-        self._retire(request, reason)
+            request.put([], {"type": "abort", "message": "aborted"})
+        self._retire(request)
 
-    def _retire(self, request: _Request, reason: dict) -> None:
+    def _retire(self, request: _Request) -> None:
         """Take a request off the books and let the next one in."""
         request.finished = True
         self.rid_to_state.pop(request.rid, None)
@@ -389,13 +363,6 @@ class StubEngine:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _failure(message: str, status: int | None) -> dict:
-    reason = {"type": "abort", "message": message}
-    if status is not None:
-        reason["status_code"] = status
-    return reason
 
 
 def _model_config(server_args: Any) -> types.SimpleNamespace:

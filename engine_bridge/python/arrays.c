@@ -172,15 +172,12 @@ static int add_end(rk_step_reader *reader, PyObject *end, Py_ssize_t at, bool *b
     return result;
 }
 
-static int add_ends(rk_step_reader *reader, PyObject *ends) {
-    PyObject *items = PySequence_List(ends);
-    if (!items)
-        return -1;
+/* `items`: a list. */
+static int add_ends(rk_step_reader *reader, PyObject *items) {
     int result = 0;
     bool bad = false;
     for (Py_ssize_t i = 0; result == 0 && i < PyList_Size(items); i++)
         result = add_end(reader, PyList_GetItem(items, i), i, &bad);
-    Py_DECREF(items);
     size_t kept = 0;
     for (size_t row = 0; bad && row < reader->count; row++)
         if (reader->outputs[row].handle != 0)
@@ -193,15 +190,21 @@ static int add_ends(rk_step_reader *reader, PyObject *ends) {
 int rk_py_push_tokens(rk_module_state *state, rk_servicer *servicer, const rk_py_arrays *from) {
     step_arrays arrays;
     rk_step_reader reader;
+    PyObject *ends = NULL;
     int result = arrays_open(&arrays, from);
+    if (result == 0) {
+        ends = PySequence_List(from->ends);
+        result = ends ? 0 : -1;
+    }
     if (result == 0)
         result = rk_reader_open(&reader, state);
     if (result == 0) {
         result = add_rows(&reader, &arrays);
         if (result == 0)
-            result = add_ends(&reader, from->ends);
+            result = add_ends(&reader, ends);
         result = rk_reader_close(&reader, servicer, result);
     }
+    Py_XDECREF(ends);
     arrays_close(&arrays);
     return result;
 }

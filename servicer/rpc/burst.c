@@ -2,8 +2,9 @@
  *
  * A call that has something to write is *due*. The turn ends when no completion is left, and after
  * TURN_EVENTS of them or TURN_US at the latest; then all due calls write, and a connection with more than one
- * of them is corked until the poller has nothing more to do, or for CORKED_US. So the outputs of one engine
- * step, and the answers to a wave of requests, leave as few segments, whichever way they came about.
+ * of them is corked until the poller has nothing more to do, or to the end of a turn when that has lasted
+ * CORKED_US. So the outputs of one engine step, and the answers to a wave of requests, leave as few segments,
+ * whichever way they came about.
  *
  * A call that wrote less than RK_CALL_APART_US ago is held until then: only outputs that follow each other
  * faster than any engine's steps ever wait, and they go out as one write.
@@ -123,8 +124,6 @@ static void write_due(rk_poller *poller) {
         rk_call_unref(call);
         call = next;
     }
-    if (poller->corked_count > 0 && rk_now_us() - poller->corked_us >= CORKED_US)
-        uncork_all(poller);
 }
 
 /* ---- turns ---- */
@@ -151,11 +150,12 @@ void rk_burst_write(rk_poller *poller) {
     poller->turn_events = 0;
     if (anything_to_write(poller))
         write_due(poller);
-    if (!poller->steps_aside)
-        return;
+    bool aside = poller->steps_aside;
     poller->steps_aside = false;
-    uncork_all(poller);
-    (void)sched_yield();
+    if (poller->corked_count > 0 && (aside || rk_now_us() - poller->corked_us >= CORKED_US))
+        uncork_all(poller);
+    if (aside)
+        (void)sched_yield();
 }
 
 bool rk_burst_idle(rk_poller *poller) {
@@ -166,6 +166,7 @@ bool rk_burst_idle(rk_poller *poller) {
     }
     uncork_all(poller);
     poller->rested = true;
+    poller->steps_aside = false; /* it rests anyway */
     return true;
 }
 

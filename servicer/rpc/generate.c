@@ -29,6 +29,7 @@
 
 static void pump(rk_generate *g);
 static void client_lost(rk_generate *g);
+static void end_unencoded(rk_generate *g);
 
 size_t rk_generate_size(void) {
     return sizeof(rk_generate);
@@ -195,10 +196,9 @@ static void start_write(rk_generate *g, bool with_message) {
         size_t taken = before - rk_choice_backlog(choice);
         g->mark_first++;
         g->mark_count--;
-        if (scratch->failed && !g->end_set) {
-            g->end_set = true;
-            (void)rk_status_set(&g->end, RK_RESOURCE_EXHAUSTED, "out of memory while encoding the answer");
-        } else if (!scratch->failed) {
+        if (scratch->failed) {
+            end_unencoded(g);
+        } else {
             bytes = rk_call_message(scratch);
             ops[count].op = GRPC_OP_SEND_MESSAGE;
             bool hinted = opened && g->mark_count > 0 && g->hinted < HINTED_MAX;
@@ -294,6 +294,17 @@ static void end_out_of_memory(rk_generate *g) {
                         "out of memory: request %s was ended, try again later", g->request->request_id.data);
     set_end(g, &status, true);
     rk_effects_run(g->call.servicer, &fx, g->call.poller);
+}
+
+/* A message could not be encoded: the status goes out in its place, whatever it was to be. */
+static void end_unencoded(rk_generate *g) {
+    if (!g->end_set)
+        end_out_of_memory(g);
+    g->mark_count = 0;
+    g->end_retry = true;
+    (void)rk_status_set(&g->end, RK_RESOURCE_EXHAUSTED,
+                        "out of memory while encoding the answer of request %s, try again later",
+                        g->request->request_id.data);
 }
 
 /* The Abort RPC: nothing more comes than what is there. That is written to the end: the Chunks of a choice

@@ -119,7 +119,6 @@ def test_any_buffer_will_do(kind: str) -> None:
             ValueError,
             "token_ids has 2 items and handles has 1",
         ),
-        ((array("Q", [1]), array("I", [1]), 7), TypeError, "not iterable"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(arrays: tuple[Any, ...], error: Any, says: str) -> None:
@@ -150,6 +149,15 @@ def test_arrays_that_do_not_fit_push_nothing(named: dict[str, Any], says: str) -
                 array("Q", [handle]), array("I", [1]), [(0, "stop")], **named
             )
         assert says in str(raised.value)
+        worker.servicer.push_tokens(array("Q", [handle]), array("I", [8]), [(0, "stop")])
+        assert list(complete_of(list(call)).output_ids) == [8]
+
+
+def test_ends_that_cannot_be_iterated_push_nothing() -> None:
+    with serving() as worker:
+        call, handle = begin(worker)
+        with pytest.raises(TypeError, match="not iterable"):
+            worker.servicer.push_tokens(array("Q", [handle]), array("I", [1]), 7)
         worker.servicer.push_tokens(array("Q", [handle]), array("I", [8]), [(0, "stop")])
         assert list(complete_of(list(call)).output_ids) == [8]
 
@@ -208,13 +216,13 @@ def test_a_message_right_behind_another_is_not_left_waiting() -> None:
     with serving() as worker:
         call, handle = begin(worker)
         handles = array("Q", [handle])
+        begun = time.monotonic()
         for token in range(50):
             worker.servicer.push_tokens(handles, array("I", [2 * token]))
             assert list(next(call).chunk.token_ids) == [2 * token]
             worker.servicer.push_tokens(handles, array("I", [2 * token + 1]))
-            begun = time.monotonic()
             assert list(next(call).chunk.token_ids) == [2 * token + 1]
-            assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 10, "each is held for a millisecond or two"
         worker.servicer.push_tokens(handles, array("I", [7]), [(0, "stop")])
         assert len(list(call)) == 2
 
@@ -241,7 +249,7 @@ def test_a_stream_may_end_in_the_middle_of_a_burst(how: str) -> None:
                 list(call)
             expected = grpc.StatusCode.CANCELLED if how == "cancel" else grpc.StatusCode.UNAVAILABLE
             assert raised.value.code() == expected
-        if how == "abort":
+        if how != "stop":
             call, handle = begin(worker, "after")
             worker.servicer.push_tokens(array("Q", [handle]), array("I", [1]), [(0, "stop")])
             assert list(complete_of(list(call)).output_ids) == [1]
