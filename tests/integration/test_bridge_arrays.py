@@ -12,6 +12,7 @@ import pytest
 
 from bridge_support import Worker, message, serving
 from roomkeeper.errors import BadOutputError
+from roomkeeper.servicer import Abort
 
 
 def begin(worker: Worker, name: str = "r", **fields: Any) -> tuple[Any, int]:
@@ -249,6 +250,11 @@ def test_a_stream_may_end_in_the_middle_of_a_burst(how: str) -> None:
                 list(call)
             expected = grpc.StatusCode.CANCELLED if how == "cancel" else grpc.StatusCode.UNAVAILABLE
             assert raised.value.code() == expected
+        if how == "cancel":
+            told: list[int] = []
+            while len(told) < len(begun):
+                told += [command.handle for command in worker.take() if isinstance(command, Abort)]
+            assert sorted(told) == sorted(handles)
         if how != "stop":
             call, handle = begin(worker, "after")
             worker.servicer.push_tokens(array("Q", [handle]), array("I", [1]), [(0, "stop")])
