@@ -508,8 +508,6 @@ static void admit(rk_generate *g) {
                          RK_FIELD_TEXT("request", id), RK_FIELD_TEXT("error", strerror(-result)),
                          RK_FIELD_IF("trace_id", g->trace_id));
             rk_ledger_submit_failed(servicer->ledger, rk_now_ms(), g->handle, &fx);
-        } else {
-            rk_burst_submitted(g->call.poller);
         }
     }
     rk_effects_run(servicer, &fx, g->call.poller);
