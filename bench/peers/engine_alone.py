@@ -23,14 +23,9 @@ from stub_engine import EngineConfig, StubEngine
 
 def _engine(step_ms: float) -> StubEngine:
     server_args = engine_modules.ServerArgs(
-        model="stub",
-        tokenizer="stub",
-        served_model_name="stub",
         port=0,
         max_num_seqs=0,
         max_model_len=200_000,
-        disaggregation_mode="null",
-        disaggregation_bootstrap_port=8998,
     )
     return StubEngine(server_args, EngineConfig(step_ms / 1000, 0, None))
 

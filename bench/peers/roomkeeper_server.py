@@ -46,14 +46,9 @@ def _arguments() -> argparse.Namespace:
 
 def _engine(args: argparse.Namespace) -> StubEngine:
     server_args = engine_modules.ServerArgs(
-        model="stub",
-        tokenizer="stub",
-        served_model_name="stub",
         port=args.port,
         max_num_seqs=args.window,
         max_model_len=args.max_len,
-        disaggregation_mode="null",
-        disaggregation_bootstrap_port=8998,
     )
     config = EngineConfig(
         step_s=args.step_ms / 1000,

@@ -85,7 +85,8 @@ class _Request:
         self.tokens: list[int] = []
         #: (logprob, token id, text) of every token so far; None: they are not wanted.
         self.logprobs: list[tuple[float, int, None]] | None = [] if asked.return_logprob else None
-        self.unread = _Outbox(1)
+        #: Where its outputs go, with those of its other choices; None: its tokens go to the token sink.
+        self.unread: _Outbox | None = None
         self.finished = False
         #: What stands for it in the columns' steps; None: it has an async generator.
         self.handle: int | None = None

@@ -45,15 +45,6 @@ static void run_local_posts(rk_poller *poller) {
     }
 }
 
-/* The inbox without its wake-up, which stands behind everything that has arrived: outputs do not wait for
- * that. Twice, since what is to be said to a twin's worker comes by way of the inbox too. */
-static void look_into_inbox(rk_poller *poller) {
-    for (int i = 0; i < 2; i++) {
-        run_posts(poller, rk_queue_take(&poller->inbox));
-        run_local_posts(poller);
-    }
-}
-
 static void woken(rk_tag *tag, rk_poller *poller, bool ok) {
     (void)tag;
     (void)ok;
@@ -99,7 +90,9 @@ static void *poller_main(void *arg) {
             tag->run(tag, poller, event.success != 0);
             run_local_posts(poller);
             if (rk_burst_turn_over(poller)) {
-                look_into_inbox(poller);
+                /* Its wake-up stands behind everything that has arrived: outputs do not wait for that. */
+                run_posts(poller, rk_queue_take(&poller->inbox));
+                run_local_posts(poller);
                 rk_burst_write(poller);
             }
         }
