@@ -25,7 +25,7 @@
 /* Chunks that may wait for the reader one by one; past that the last one grows instead. */
 #define MARKS_MAX 256
 /* Messages in a row that gRPC core may keep for the next one: then one that waits for the reader. */
-#define HINTED_MAX 256
+#define HINTED_MAX 128
 
 static void pump(rk_generate *g);
 static void client_lost(rk_generate *g);
@@ -508,6 +508,8 @@ static void admit(rk_generate *g) {
                          RK_FIELD_TEXT("request", id), RK_FIELD_TEXT("error", strerror(-result)),
                          RK_FIELD_IF("trace_id", g->trace_id));
             rk_ledger_submit_failed(servicer->ledger, rk_now_ms(), g->handle, &fx);
+        } else {
+            rk_burst_submitted(g->call.poller);
         }
     }
     rk_effects_run(servicer, &fx, g->call.poller);

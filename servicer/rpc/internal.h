@@ -88,6 +88,8 @@ struct rk_poller {
     rk_connection *corked[RK_CORKED_MAX]; /* one reference each */
     size_t corked_count;
     uint64_t corked_us; /* when the first of them was corked */
+    bool rested;        /* nothing has been submitted since it last had nothing to do */
+    bool steps_aside;   /* at the end of this turn, which is now */
 };
 
 /* ---- methods ---- */
@@ -152,6 +154,9 @@ int rk_accept_all(rk_servicer *servicer);
 
 /* The call's `write` is to run at the end of this turn, or a moment later. */
 void rk_burst_add(rk_call *call);
+/* A request has just been submitted to the engine: without room links the first one since a rest ends the
+ * turn. */
+void rk_burst_submitted(rk_poller *poller);
 /* A completion has been handled. True: it was the turn's last, so write. */
 bool rk_burst_turn_over(rk_poller *poller);
 void rk_burst_write(rk_poller *poller);
